@@ -9,6 +9,7 @@ import threading
 import uuid
 import warnings
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakValueDictionary
@@ -16,7 +17,8 @@ from weakref import WeakValueDictionary
 from ..errors import InvalidArgumentError, PerformanceWarning, StateError, explain
 from ..fork import reset_in_child
 from ..mapped_file import check_mapping, open_regular
-from ._bounded import CacheStats
+from ..notebook import html_table
+from ._bounded import CacheStats, show_stats
 from ._check import check_limit
 from ._packed_file import HEADER_NBYTES, DamagedFileError, copy_file, file_name, map_file, write_file
 from .identity import Fingerprint
@@ -84,8 +86,8 @@ class PackedStore:
     def __init__(
         self, path: str | Path, *, capacity_nbytes: int | str | None = "4GiB", mapping: str | None = None
     ) -> None:
-        self.path = Path(path)
-        chosen = None if mapping is None else check_mapping(mapping)
+        self.path = Path(path).absolute()
+        self._chosen = chosen = None if mapping is None else check_mapping(mapping)
         self._capacity_nbytes = check_limit(capacity_nbytes)
         try:
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -284,7 +286,13 @@ class PackedStore:
             return len(self._files(".packed"))
 
     def clear(self) -> None:
-        """Remove all files; who has one mapped keeps it. Raises `StateError` if the system refuses."""
+        """Remove all files; who has one mapped keeps it.
+
+        Raises
+        ------
+        StateError
+            The system refuses.
+        """
         with self._readable_folder(), self._folder_lock():
             for file in self._files(".packed"):
                 self._evict(file)
@@ -308,6 +316,18 @@ class PackedStore:
             return f"<PackedStore {self.path}: {len(self)} files, {self.nbytes} bytes>"
         except StateError:
             return f"<PackedStore {self.path}: cannot be read>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        try:
+            return show_stats(f"PackedStore {self.path}", self.stats())
+        except StateError:
+            return html_table(f"PackedStore {self.path}", {"state": "cannot be read"})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by path: the copy is of the same folder, as its process finds it."""
+        make = partial(PackedStore, capacity_nbytes=self._capacity_nbytes, mapping=self._chosen)
+        return make, (str(self.path),)
 
     def _reset_in_child(self) -> None:
         self._lock = threading.RLock()

@@ -353,7 +353,12 @@ cdef class ArenaPool(Slots):
             self.give(<Slot *>slot, (<Slot *>slot).word)
 
     def unreserve(self, n=1):
-        """Take back `n` of the arenas that `reserve` keeps: they stay until `trim` or `close`.
+        """Take back some of the arenas that `reserve` keeps: they stay until `trim` or `close`.
+
+        Parameters
+        ----------
+        n : int, default=1
+            How many.
 
         Raises
         ------
@@ -423,7 +428,22 @@ cdef class ArenaPool(Slots):
         return <uintptr_t>self.acquire()
 
     def deallocate(self, address, nbytes, alignment=64, stream=None):
-        """Give back what `allocate` returned; raises `StateError` if no arena is leased there."""
+        """Give back what `allocate` returned.
+
+        Parameters
+        ----------
+        address : int
+        nbytes : int
+            As it was asked for. Unit: bytes.
+        alignment : int, default=64
+        stream : object, optional
+            Without effect.
+
+        Raises
+        ------
+        StateError
+            No arena is leased there.
+        """
         is_address = 0 < address < 1 << 64 and nbytes <= self.nbytes
         if not is_address or (self.nbytes != 0 and not self.give_address(<void *><uintptr_t>address)):
             raise not_held("ArenaPool", address, nbytes)
@@ -447,7 +467,20 @@ cdef class ArenaPool(Slots):
         return self._retire(now - <int64_t>(idle_s * 1e9), 0) * self.nbytes
 
     def reclaim(self, nbytes, *, bint takes_reserved=False):
-        """Free idle arenas until `nbytes` are freed, reserved ones too if told so; returns the bytes. For budgets."""
+        """Free idle arenas until enough is freed. For budgets.
+
+        Parameters
+        ----------
+        nbytes : int
+            What is wanted. Unit: bytes.
+        takes_reserved : bool, default=False
+            Whether arenas that were reserved go too.
+
+        Returns
+        -------
+        freed : int
+            Unit: bytes.
+        """
         cdef int64_t keep = 0
         if self.nbytes > 0:
             keep = max(gp_load(&self.arenas) - (nbytes + self.nbytes - 1) // self.nbytes, 0)

@@ -34,7 +34,10 @@
     collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
-    data_dependent.py  the part of it whose shapes follow from what a run computes: a model of its own
+    inner_models.py host functions that run models of their own:
+                    data_dependent.py: the part whose shapes follow from what a run computes,
+                    branches.py: one of two, loop.py: a body so many times; trip_places.py: where its trips
+                    read and write
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   a form of a model: compiled partitions and host functions over one arena
@@ -49,10 +52,12 @@
     form_sizes.py   shapes of its inputs and outputs for each set of sizes
     form_charge.py  what the budget is charged for it
     runner.py       a run: leases an arena, binds arrays, calls the steps, collects results
-    _step_call.pyx  a program on addresses that the runner knows, which `execute` would check tensors for
+    _step_call.pyx  a program on addresses that the runner knows, which `execute` would check; a loop's trips
     session.py      Session: runs of a model that share states, in memory of its own
     session_states.py  which outputs are inputs of the next run; held_states.py: forms for the memory where they stay
     state_buffers.py   that memory, shared by forks
+    shared_model.py share, SharedModel: the weights of a model once for all processes of a machine
+    file_arrays.py  what pickles hold of arrays in files: path, content and place
     result_arrays.py   arrays for results, in memory that earlier results have left
 
     execute(stream, inputs, outputs) -> bind pointers -> find constants -> lease an arena -> Program.run -> release
@@ -69,6 +74,7 @@ from .dynamic_partition import DynamicPartition
 from .engine import Engine
 from .model import Model
 from .session import Session
+from .shared_model import SharedModel, share
 from .tensor_file import load_tensor, save_tensor
 
 __all__ = [
@@ -80,8 +86,10 @@ __all__ = [
     "Model",
     "Program",
     "Session",
+    "SharedModel",
     "Stream",
     "Tensor",
     "load_tensor",
     "save_tensor",
+    "share",
 ]

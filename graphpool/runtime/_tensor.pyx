@@ -84,6 +84,8 @@ cdef class Tensor:
         Size of the buffer. Unit: bytes.
     is_readonly : bool
         Whether the buffer must not be written.
+    owner : object
+        What was bound, which keeps the buffer alive; None for memory of the engine.
 
     Raises
     ------
@@ -169,6 +171,11 @@ cdef class Tensor:
 
     def rebind(self, data):
         """Put other data of the same description in place of the user's; None leaves the tensor without data.
+
+        Parameters
+        ----------
+        data : array or None
+            As for the constructor.
 
         Raises
         ------

@@ -7,7 +7,10 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidArgumentError, check_choice, explain
+from graphpool.cache.process import borrow_packed, return_packed
+from graphpool.drawing import describe_size
+from graphpool.errors import InvalidArgumentError, StateError, check_choice, explain
+from graphpool.notebook import brief_list, html_table
 
 from .model_forms import ModelForms
 from .model_memory import Ranked
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from graphpool.cache import ConstantBuffer, PackedKey
+    from graphpool.cache.process import PackedSource
     from graphpool.graph.partition import Partition
     from graphpool.memory import BufferInfo
 
@@ -75,6 +80,8 @@ class Model(Ranked):
         How much more it is worth than another model of the engine that is used as often, when memory is short.
     stream : Stream, optional
         Whose threads the model runs on, shared with other models. Default: its own.
+    packed : PackedStore or SealedStore, optional
+        Where packed weights are looked for, beside the store of the process, until the model is closed.
 
     Attributes
     ----------
@@ -84,6 +91,8 @@ class Model(Ranked):
     options : ScheduleOptions
     weights : str
     metadata : object
+    is_static : bool
+        Whether the file gives the shapes of all inputs, and no input's content decides others.
 
     Raises
     ------
@@ -119,6 +128,7 @@ class Model(Ranked):
         metadata: Any = None,
         priority: float = 1.0,
         stream: Stream | None = None,
+        packed: PackedSource | None = None,
     ) -> None:
         check_choice("weights", weights, WEIGHTS_MODES)
         if not isinstance(capacity, int) or capacity < 1:
@@ -132,7 +142,10 @@ class Model(Ranked):
             self.inputs, specialise, engine, name, self.options, weights, deciding, capacity, shapes, priority, stream
         )
         self._memory = self._forms.memory
+        self.is_static = all(port.is_static and port.name not in self._forms.deciding for port in self.inputs)
+        self._packed: PackedSource | None = None
         try:
+            self._look_in(packed)
             engine.attach(self)
             self._forms.load()
         except BaseException:
@@ -346,15 +359,37 @@ class Model(Ranked):
         """
         return self._forms.buffers(shapes)
 
+    def repeat(self, arrays: Mapping[str, Any], work: Callable[[Executable, Any], None]) -> None:
+        """Hand the form for dense arrays of all inputs, and them, to what makes trips of a loop on it.
+
+        Parameters
+        ----------
+        arrays : mapping
+            Input name -> array.
+        work : callable
+            Called with the form and the arrays.
+        """
+        self._forms.repeat(arrays, work)
+
     def last_forms(self) -> list[Executable]:
-        """The form that was used last, and those of its data-dependent part; none before the first run."""
+        """The form that was used last, and those of models inside it; none before the first run."""
         return self._forms.last_forms()
 
     def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
-        """What runs take for these shapes at most, and for smaller ones: memory held between them, and for one.
+        """What runs take for given shapes, and for smaller ones, at most.
 
         Smaller shapes have programs of their own, as many as are kept, and some need another compilation, which is
-        counted once. Unit: bytes.
+        counted once.
+
+        Parameters
+        ----------
+        shapes : mapping
+            Input name -> shape.
+
+        Returns
+        -------
+        kept_nbytes, run_nbytes : int
+            Memory held between runs, and for one run. Unit: bytes.
         """
         return self._forms.bounded_nbytes(shapes)
 
@@ -408,6 +443,51 @@ class Model(Ranked):
         """Counters of the model."""
         return self._forms.stats()
 
+    # ---- sharing
+
+    def packed_constants(self) -> dict[PackedKey, ConstantBuffer]:
+        """The packed constants of all that is compiled, by names that hold in every process.
+
+        Raises
+        ------
+        StateError
+            Nothing is compiled, or the model is closed.
+
+        Notes
+        -----
+        Threads: safe. Cost: a read of each weight, and packing of those that the constant tensor cache does not have.
+        """
+        self._forms.cache.check_open()
+        if self.is_static:
+            self._forms.at(None)
+        if not self._memory.forms():
+            hint = "run it, or call specialise, for the shapes to come"
+            raise StateError(explain(f"nothing of {self.name!r} is compiled yet", hint=hint))
+        return self._forms.packed_constants()
+
+    def use_packed(self, source: PackedSource) -> None:
+        """Take packed weights from a store from now on; those of the engine's memory that it has too are given up.
+
+        Parameters
+        ----------
+        source : PackedStore or SealedStore
+            Where they are looked for.
+
+        Notes
+        -----
+        Threads: safe; what runs are using now stays until it is evicted.
+        """
+        self._look_in(source)
+        self._forms.look_again_for_constants()
+
+    def _look_in(self, source: PackedSource | None) -> None:
+        """Look for packed weights in this place instead of the one before."""
+        if source is not None:
+            borrow_packed(source)
+        source, self._packed = self._packed, source
+        if source is not None:
+            return_packed(source)
+
     # ---- life
 
     @property
@@ -426,12 +506,15 @@ class Model(Ranked):
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
         if self._forms.close() and self._owns_engine:
             self.engine.close()
+        self._look_in(None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles without what was compiled: it is compiled anew, or found in the caches, at the first run.
 
-        With protocol 5 and a ``buffer_callback`` the weights stay out of band. What is loaded has an engine of its own,
-        which it shares with all that was pickled together; close the model, and the engine if it is not the model's.
+        Weights that lie in mapped files are pickled by the file's path and content, which is checked when the pickle is
+        loaded; with protocol 5 and a ``buffer_callback`` other weights stay out of band. What is loaded has an engine
+        of its own, which it shares with all that was pickled together; close the model, and the engine if it is not the
+        model's.
         """
         self._forms.cache.check_open()
         model = partial(
@@ -458,3 +541,21 @@ class Model(Ranked):
         )
         state = ", closed" if self._forms.cache.is_closed else ""
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        ins, outs = ([f"{port.name}: {describe_port(port)}" for port in side] for side in (self.inputs, self.outputs))
+        rows: dict[str, object] = {"inputs": brief_list(ins), "outputs": brief_list(outs)}
+        rows["schedule"] = f"{self.options.policy}, {self.options.streams} streams at most"
+        if self.is_closed:
+            return html_table(f"Model {self.name}, closed", rows)
+        stats = self.stats()
+        rows |= {
+            "runs": stats.runs,
+            "specialised forms": stats.forms,
+            "arenas": describe_size(stats.arena_nbytes),
+            "constants": describe_size(stats.constants_nbytes),
+            "packed constants": describe_size(stats.cached_nbytes),
+            "programs": describe_size(stats.programs_nbytes),
+        }
+        return html_table(f"Model {self.name}", rows)

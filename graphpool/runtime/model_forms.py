@@ -35,6 +35,7 @@ from .variable_forms import VariableForms
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from graphpool.cache import ConstantBuffer, PackedKey
     from graphpool.memory import BufferInfo
 
     from ._tensor import Tensor
@@ -204,6 +205,14 @@ class ModelForms:
         finally:
             self.cache.leave(use, runs)
 
+    def repeat(self, arrays: Mapping[str, Any], work: Callable[[Executable, Any], None]) -> None:
+        """Hand the form for these inputs, made if need be, and them, to what makes trips of a loop on it."""
+        use = self.enter(arrays)
+        try:
+            work(use.executable, arrays)
+        finally:
+            self.cache.leave(use, runs=1)
+
     # ---- forms
 
     def enter(self, arrays: Mapping[str, Any], states: HeldStates | None = None) -> FormUse[Executable]:
@@ -253,8 +262,8 @@ class ModelForms:
         return kept[-1] if kept else self.at(None)
 
     def last_forms(self) -> list[Executable]:
-        """The one that was used last, if any, with those of its data-dependent part."""
-        return [form for kept in self.cache.forms()[-1:] for form in kept.with_data_dependent_forms()]
+        """The one that was used last, if any, with those inside it."""
+        return [form for kept in self.cache.forms()[-1:] for form in kept.with_inner()]
 
     @collection_paused()
     def _make(
@@ -320,8 +329,8 @@ class ModelForms:
             loading = ArrayAllocator(self._engine.budget, f"loading of {self._name}")
             form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
             loading.hand_over()  # constants are charged as such
-            if form.data_dependent is not None:
-                form.data_dependent.attach(
+            for inner in form.inner:
+                inner.attach(
                     engine=self._engine, capacity=self.arguments["capacity"], schedule=self._options.policy,
                     streams=self._options.streams, weights=self._weights, stream=self.stream,
                 )  # fmt: skip
@@ -329,7 +338,7 @@ class ModelForms:
             held = None if states is None else states.sized(shapes)
             made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned)
             try:
-                made.data_dependent_nbytes()
+                made.inner_nbytes(prepares=True)
             except BaseException:
                 made.close()
                 raise
@@ -357,9 +366,9 @@ class ModelForms:
         self.declared.check_plannable()
         self.cache.exclusively(self.declared.prepare)
         mapped_nbytes = max((form.mapped_nbytes for form in self.variable), default=0)
-        data_dependent_nbytes = max((sum(form.data_dependent_nbytes()) for form in self.variable), default=0)
+        inner_nbytes = max((sum(form.inner_nbytes()) for form in self.variable), default=0)
         kept_nbytes = self.kept_nbytes() + self.sessions.nbytes
-        return self.declared.peak(kept_nbytes, mapped_nbytes, self._engine, outputs, data_dependent_nbytes)
+        return self.declared.peak(kept_nbytes, mapped_nbytes, self._engine, outputs, inner_nbytes)
 
     def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool) -> int:
         use = self._enter_shapes(shapes)
@@ -371,7 +380,7 @@ class ModelForms:
     def _peak_of(self, form: Executable, outputs: bool, sequential: bool = False) -> int:
         form.check_room(form.form.outputs if outputs else ())
         nbytes = form.sequential_peak_nbytes if sequential else form.peak_nbytes
-        nbytes += self.sessions.nbytes + sum(form.data_dependent_nbytes())
+        nbytes += self.sessions.nbytes + sum(form.inner_nbytes())
         if self.declared is not None:  # beside all forms of the ranges, which are kept
             nbytes += self.kept_nbytes(form) - form.kept_nbytes
         return nbytes if outputs else nbytes - form.results_nbytes
@@ -388,7 +397,7 @@ class ModelForms:
         use = self._enter_shapes(shapes)
         try:
             form = use.executable
-            kept, run = form.data_dependent_nbytes()
+            kept, run = form.inner_nbytes()
             others_nbytes = form.programs_nbytes + self.arguments["capacity"] * form.own_nbytes
             return form.kept_nbytes + others_nbytes + kept, form.run_nbytes + run
         finally:
@@ -432,6 +441,28 @@ class ModelForms:
             largest_arena_nbytes=largest[0],
             sequential_arena_nbytes=largest[1],
         )
+
+    # ---- sharing
+
+    def packed_constants(self) -> dict[PackedKey, ConstantBuffer]:
+        """As `Model.packed_constants`."""
+        found: dict[PackedKey, ConstantBuffer] = {}
+        self._each_form(lambda form: found.update(form.packed_constants()))
+        return found
+
+    def look_again_for_constants(self) -> None:
+        """Take packed constants from where they are kept for several processes, where they are there by now."""
+        self._each_form(lambda form: form.look_again_for_constants())
+
+    def _each_form(self, work: Callable[[Executable], None]) -> None:
+        """Do something with all forms, those of models inside them included, while none is given up."""
+
+        def work_on_all() -> None:
+            for kept in self.memory.forms():
+                for form in kept.with_inner():
+                    work(form)
+
+        self.cache.exclusively(work_on_all)
 
     # ---- life
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphpool.errors import OutOfMemoryError
 
@@ -13,7 +13,7 @@ from . import blas_threads
 from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
 from ._trace import clock_ns, current
-from .data_dependent import DataDependentPart, in_data_dependent_part
+from .inner_models import InnerModels, is_inner
 from .model_step import is_plain
 
 if TYPE_CHECKING:
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from .model_step import ModelStep
     from .result_arrays import ResultArrays
     from .shared_arenas import SharedArenas
+    from .trip_places import TripPlaces
 
 __all__ = ["Runner"]
 
 _MAX_FRAMES = 64
+
+V = TypeVar("V")
 
 
 class Frame:
@@ -148,7 +151,7 @@ class Runner:
                 lease.release()
                 self._arenas.shrink(self._plan.arena_nbytes)  # larger ones may have been needed for other shapes
                 nbytes = self.check_room(self._missing(given))
-                if not self._budget.pending or in_data_dependent_part():
+                if not self._budget.pending or is_inner():
                     raise
             except BaseException:
                 lease.release()
@@ -190,30 +193,56 @@ class Runner:
         fresh: dict[int, Any] = {}
         lease, frame = self._take_room(given, fresh)
         with lease:
-            return self._run(frame, inputs, given, fresh)
+            return self._use(frame, inputs, given, fresh, self._run_once)
 
-    def _run(
-        self, frame: Frame, inputs: Mapping[str, Any], given: Mapping[str, Any], fresh: Mapping[int, Any]
-    ) -> dict[str, Any]:
-        """Run on the arena of a frame, which is the caller's until then."""
+    def can_repeat(self, outputs: Iterable[str]) -> bool:
+        """Whether kernels run all of it, and these outputs have places in memory."""
+        places = [self._form.outputs[name] for name in outputs]
+        return all(self._ports) and all(i in self._numbers for i in places)
+
+    def repeat(self, places: TripPlaces, most: int, time_ns: int) -> tuple[int, bool, list[Any]]:
+        """Trips of a loop, see `Executable.repeat`."""
+        lease, frame = self._take_room(places.outputs, {})
+
+        def run(frame: Frame, given: Mapping[str, Any]) -> tuple[int, bool, list[Any]]:
+            trips = places.trips(self._form, self._numbers, self._targets, frame)
+            done = trips.run(most, time_ns)
+            return done, trips.is_ended, places.states(trips)
+
+        with lease:
+            return self._use(frame, places.inputs, places.outputs, {}, run)
+
+    def _use(
+        self,
+        frame: Frame,
+        inputs: Mapping[str, Any],
+        given: Mapping[str, Any],
+        fresh: Mapping[int, Any],
+        work: Callable[[Frame, Mapping[str, Any]], V],
+    ) -> V:
+        """Work on the arena of a frame, which is the caller's until then, and on these arrays."""
         if self._uses_blas:
             blas_threads.enter()  # once around all partitions: theirs only count then
-        if self._form.host_budget is not None:
+        if self._form.host_budget is not None and not is_inner():
             self._form.host_budget.start()
         try:
             self._bind(frame, inputs, given, fresh)
-            recorder = current()
-            if recorder is None:
-                for call in frame.calls:
-                    call()
-            else:
-                self._run_recorded(frame, recorder)
-            return self._collect(frame, given)
+            return work(frame, given)
         finally:
             if self._uses_blas:
                 blas_threads.leave()
             self._unbind(frame)
             self._give_back(frame)
+
+    def _run_once(self, frame: Frame, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the steps; the outputs."""
+        recorder = current()
+        if recorder is None:
+            for call in frame.calls:
+                call()
+        else:
+            self._run_recorded(frame, recorder)
+        return self._collect(frame, given)
 
     def clear(self) -> None:
         """Forget the frames: their arenas go."""
@@ -224,9 +253,7 @@ class Runner:
         for step, call in zip(self._steps, frame.calls, strict=True):
             start = clock_ns()
             call()
-            if step.compiled is None and not isinstance(
-                step.function, DataDependentPart
-            ):  # whose model notes its own steps
+            if step.compiled is None and not isinstance(step.function, InnerModels):  # which note their own steps
                 recorder.note(step.label, start, clock_ns())
 
     def _bind(

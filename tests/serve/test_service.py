@@ -137,26 +137,44 @@ def test_bodies_without_a_length_are_read_up_to_the_limit():
             assert client.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 
-def test_no_more_is_read_than_the_headers_said():
-    """Other servers than uvicorn may hand over what they like."""
-    messages = [{"type": "http.request", "body": b"x" * 60, "more_body": True}] * 3
+def ask_without_a_server(messages, headers, is_stuck=False, **options):
+    """Status, and the service, of an application that is handed these messages; `is_stuck`: nobody takes the body."""
 
     async def ask(app):
         sent = []
 
         async def receive():
+            if not messages:
+                await asyncio.sleep(3600)
             return messages.pop()
 
         async def send(message):
             sent.append(message)
+            if is_stuck and message.get("body"):
+                await asyncio.sleep(3600)
 
-        scope = {"type": "http", "method": "POST", "path": INFER, "headers": [(b"content-length", b"100")]}
+        scope = {"type": "http", "method": "POST", "path": INFER, "headers": headers}
         await app(scope, receive, send)
         return sent[0]["status"]
 
-    with gp.onnx.load(demo.model_path("digits_cnn")) as model:
-        assert asyncio.run(ask(gp.serve.app({"cnn": model}))) == 413
+    with gp.onnx.load(demo.model_path("digits_cnn"), threads=1) as model:
+        app = gp.serve.app({"cnn": model}, **options)
+        return asyncio.run(ask(app)), app.state.service
+
+
+def test_no_more_is_read_than_the_headers_said():
+    """Other servers than uvicorn may hand over what they like."""
+    messages = [{"type": "http.request", "body": b"x" * 60, "more_body": True}] * 3
+    status, _ = ask_without_a_server(messages, [(b"content-length", b"100")])
+    assert status == 413
     assert len(messages) == 1
+
+
+def test_a_client_that_does_not_read_is_left_at_the_deadline():
+    messages = [{"type": "http.request", "body": image_request(IMAGES[:1])}]
+    status, service = ask_without_a_server(messages, [], is_stuck=True, deadline_s=2)
+    assert status == 200
+    assert service.is_idle
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LEAVES = {
     "_atomic", "_backend_loader", "_finalizing", "_size_bounds", "_size_program", "_sizes", "_unraisable", "_version",
-    "config", "errors", "fork", "limits", "log", "mapped_file", "spans", "typing",
+    "config", "drawing", "errors", "fork", "limits", "log", "mapped_file", "notebook", "spans", "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -34,6 +34,8 @@ MAY_IMPORT = {
     "fork": set(),
     "errors": set(),
     "limits": {"errors"},
+    "drawing": {"errors"},
+    "notebook": set(),
     "typing": {"errors", "fork"},
     "config": {"errors"},
     "log": {"config"},
@@ -47,14 +49,27 @@ MAY_IMPORT = {
     "onnx": TOP | {"profile"},
     "serve": LEAVES | {"cache", "runtime", "export"},
     "demo": TOP | {"profile", "onnx"},
-    "cli_graph": TOP | {"graphpool"},
+    "cli_graph": TOP | {"cli_terminal", "graphpool"},
+    "cli_picture": LEAVES | {"profile"},
+    "cli_text": {"drawing"},
     "cli_bench": LEAVES | {"runtime"},
-    "cli_cache": LEAVES | {"cache"},
+    "cli_cache": LEAVES | {"cache", "cli_terminal"},
     "cli_serve": LEAVES | {"runtime", "graphpool"},
     "cli_terminal": set(),
     "cli": TOP
-    | {f"cli_{name}" for name in ("bench", "cache", "graph", "serve", "terminal")}
-    | {"profile", "onnx", "demo", "graphpool"},
+    | {
+        "cli_bench",
+        "cli_cache",
+        "cli_graph",
+        "cli_picture",
+        "cli_serve",
+        "cli_terminal",
+        "cli_text",
+        "profile",
+        "onnx",
+        "demo",
+        "graphpool",
+    },
     "__main__": {"cli"},
     "pytest_plugin": {"errors", "typing", "runtime"},
     "graphpool": TOP | {"profile", "onnx", "serve"},
