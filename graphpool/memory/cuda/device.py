@@ -90,6 +90,11 @@ def _check_pools(index: int) -> None:
 class CudaDevice:
     """A device with its primary context. `open_device` makes one for each index.
 
+    Parameters
+    ----------
+    index : int
+        Number of the device, which has been checked.
+
     Attributes
     ----------
     index : int
@@ -97,10 +102,15 @@ class CudaDevice:
     total_nbytes : int
         Memory of the device. Unit: bytes.
 
+    Raises
+    ------
+    BackendError
+        The driver refuses its context.
+
     Notes
     -----
     Ownership: the primary context is retained until the process ends. Threads: safe; no method changes which context
-    is current for its caller. A forked child cannot use it: `StateError`.
+    is current for its caller. Methods raise `BackendError` too, with the driver's name of an error.
     """
 
     def __init__(self, index: int) -> None:
@@ -112,14 +122,26 @@ class CudaDevice:
         self.total_nbytes: int = check(cuda.cuDeviceTotalMem(index), "cuDeviceTotalMem")
 
     def check_process(self) -> None:
-        """Raise `StateError` in a process that was forked after the device was opened."""
+        """Refuse a process that was forked after the device was opened.
+
+        Raises
+        ------
+        StateError
+            It is one.
+        """
         if os.getpid() != self._pid:
             hint = "start processes that use a GPU with the method 'spawn'"
             raise StateError(explain("a forked child cannot use its parent's GPU", hint=hint))
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the device's context current for the calling thread, inside a ``with`` block."""
+        """Make the device's context current for the calling thread, inside a ``with`` block.
+
+        Raises
+        ------
+        StateError
+            This is a forked child.
+        """
         self.check_process()
         check(driver().cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
         try:
@@ -128,39 +150,114 @@ class CudaDevice:
             check(driver().cuCtxPopCurrent(), "cuCtxPopCurrent")
 
     def new_stream(self) -> int:
-        """Handle of a new stream that does not wait for the default stream; the caller destroys it."""
+        """Handle of a new stream that does not wait for the default stream; the caller destroys it.
+
+        Returns
+        -------
+        stream : int
+
+        Raises
+        ------
+        StateError
+            This is a forked child.
+        """
         flags = driver().CUstream_flags.CU_STREAM_NON_BLOCKING.value
         with self.current():
             return int(check(driver().cuStreamCreate(flags), "cuStreamCreate"))
 
     def destroy_stream(self, stream: int) -> None:
-        """Destroy a stream of `new_stream`; work on it goes on."""
+        """Destroy a stream of `new_stream`; work on it goes on.
+
+        Parameters
+        ----------
+        stream : int
+            Its handle.
+
+        Raises
+        ------
+        StateError
+            This is a forked child.
+        """
         with self.current():
             check(driver().cuStreamDestroy(stream), "cuStreamDestroy")
 
     def new_event(self) -> int:
-        """Handle of a new event without timing; the caller destroys it."""
+        """Handle of a new event without timing; the caller destroys it.
+
+        Returns
+        -------
+        event : int
+
+        Raises
+        ------
+        StateError
+            This is a forked child.
+        """
         flags = driver().CUevent_flags.CU_EVENT_DISABLE_TIMING.value
         with self.current():
             return int(check(driver().cuEventCreate(flags), "cuEventCreate"))
 
     def destroy_event(self, event: int) -> None:
-        """Destroy an event of `new_event`; whoever waits for it goes on waiting."""
+        """Destroy an event of `new_event`; whoever waits for it goes on waiting.
+
+        Parameters
+        ----------
+        event : int
+            Its handle.
+
+        Raises
+        ------
+        StateError
+            This is a forked child.
+        """
         with self.current():
             check(driver().cuEventDestroy(event), "cuEventDestroy")
 
     def record(self, event: int, stream: int) -> None:
-        """Record an event behind all work of a stream."""
+        """Record an event behind all work of a stream.
+
+        Parameters
+        ----------
+        event, stream : int
+            Their handles.
+
+        Raises
+        ------
+        StateError
+            This is a forked child.
+        """
         with self.current():
             check(driver().cuEventRecord(event, stream), "cuEventRecord")
 
     def wait(self, stream: int, event: int) -> None:
-        """Let later work of a stream wait for an event; the caller does not wait."""
+        """Let later work of a stream wait for an event; the caller does not wait.
+
+        Parameters
+        ----------
+        stream, event : int
+            Their handles.
+
+        Raises
+        ------
+        StateError
+            This is a forked child.
+        """
         with self.current():
             check(driver().cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent")
 
     def synchronize(self, stream: int) -> None:
-        """Wait until all work of a stream has ended."""
+        """Wait until all work of a stream has ended.
+
+        Parameters
+        ----------
+        stream : int
+            Its handle.
+
+        Raises
+        ------
+        StateError
+            This is a forked child.
+        """
         with self.current():
             check(driver().cuStreamSynchronize(stream), "cuStreamSynchronize")
 

@@ -244,6 +244,13 @@ class CudaResource(Locked):
         -------
         nbytes : int
             What was given back. Unit: bytes.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `keep` is no size.
+        StateError
+            This is a forked child.
         """
         self.device.check_process()
         with self._lock:

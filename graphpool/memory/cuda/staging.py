@@ -151,6 +151,15 @@ class HostStaging(Locked):
     chunk : int or str, default="1MiB"
         Size of each of the two chunks. Unit: bytes.
 
+    Raises
+    ------
+    InvalidArgumentError
+        `chunk` is no size, or below 1.
+    OutOfMemoryError
+        The resource has no room for two chunks.
+    UnsupportedError
+        See `open_device`.
+
     Notes
     -----
     Ownership: takes both chunks at once and gives them back in `close`. Threads: safe; one copy at a time.
