@@ -177,8 +177,8 @@ cdef class ArenaPool(Slots):
     cdef bint _may_get_memory_back(self, bint is_budgeted, int64_t epoch) except -1:
         """Whether a request that failed may succeed: what was leased then is leased still, or has come back since.
 
-        If the budget had room and the resource refused, only what is leased now can change that. That something could be
-        given up is no reason to wait: it was asked for, and nobody tells when it is given up.
+        If the budget had room and the resource refused, only what is leased now can change that. That something could
+        be given up is no reason to wait: it was asked for, and nobody tells when it is given up.
         """
         has_arena = gp_load(&self.arenas) > gp_load(&self.retiring)
         if has_arena or self.budget is None:
@@ -383,15 +383,22 @@ cdef class ArenaPool(Slots):
         StateError
             The pool is closed.
         """
-        cdef Lease lease = Lease.__new__(Lease)
         cdef int64_t deadline = deadline_after(timeout_s, self.timeout_ns)
-        cdef Slot *slot = NULL
-        if self.nbytes == 0:
+        cdef Lease lease = self.lease_free()
+        if lease is None:
             self._check_open()
-        else:
+            lease = Lease.__new__(Lease)
+            lease.hold(self, self._acquire_slot(deadline))
+        return lease
+
+    cdef Lease lease_free(self):
+        cdef Slot *slot = NULL
+        cdef Lease lease
+        if self.nbytes != 0:
             slot = self._take_in_turn()
-            if slot == NULL:
-                slot = self._acquire_slot(deadline)
+        if gp_load(&self.closed) if self.nbytes == 0 else slot == NULL:
+            return None
+        lease = Lease.__new__(Lease)
         lease.hold(self, slot)
         return lease
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from graphpool.errors import InvalidArgumentError, explain
 
-from .model_port import as_input, check_names, describe_port
+from ._model_run import InputPorts
+from .model_port import describe_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,6 +101,7 @@ class Padding:
             )
         self._rows, self._length = dims
         self._inputs, self._outputs, self._mask, self._most_rows = inputs, outputs, mask, int(most_rows)
+        self._ports = InputPorts(inputs)
         for port in (*inputs, *outputs):
             self._check(port)
 
@@ -117,8 +119,7 @@ class Padding:
 
     def checked(self, request: Mapping[str, Any]) -> Arrays:
         """The arrays of a request; raises as `Model.run`, before anything runs."""
-        check_names(request, [port.name for port in self._inputs])
-        arrays = {port.name: as_input(port, request[port.name]) for port in self._inputs}
+        arrays = self._ports.take(request)
         rows, length = arrays[self._mask].shape
         for port in self._inputs:
             for dim, size in zip(port.shape or (), arrays[port.name].shape, strict=True):
