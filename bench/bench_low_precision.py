@@ -53,11 +53,11 @@ def compressed_product(
     q = rng.integers(0, 256, k * n * BITS[dtype] // 8, np.uint8)
     scales, points = rng.random((weights.ngroups, n), np.float32), rng.integers(0, 16, (weights.ngroups, n), np.uint8)
     parts: list[tuple[KernelCall, Any, int]] = [
-        (weights.pack((n, 1)), q, weights.numbers_nbytes),
-        (weights.pack_scales((n, 1)), scales, weights.scales_nbytes),
+        (weights.pack("numbers", (n, 1)), q, weights.nbytes("numbers")),
+        (weights.pack("scales", (n, 1)), scales, weights.nbytes("scales")),
     ]
     if zeros:
-        parts.append((weights.pack_zeros((n, 1), "u8"), points, weights.zeros_nbytes))
+        parts.append((weights.pack("zeros", (n, 1), "u8"), points, weights.nbytes("zeros")))
     rows = [[aligned_empty(nbytes) for *_, nbytes in parts] for _ in range(copies)]
     for packed in rows:
         for (pack, source, _), place in zip(parts, packed, strict=True):

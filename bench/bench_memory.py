@@ -84,9 +84,9 @@ def print_counts(name, zoo, runs=20):
     count = ctypes.CDLL(None).gp_count_allocations
     count.restype = ctypes.c_long
     path, inputs = inputs_of(name, zoo)
-    with gp.Engine(threads=1) as engine, gp.onnx.load(path, engine=engine) as model:
+    with gp.Engine(threads=1) as engine, gp.onnx.load(fixed_model(path, inputs), engine=engine) as model:
         executable = model.specialise(inputs)
-        calls = warm_calls(executable, inputs)
+        calls = bind_all(executable, engine, inputs, "primitive")
         for _ in range(5):
             outputs = model.run(inputs)
             for call in calls:
@@ -107,7 +107,7 @@ def print_counts(name, zoo, runs=20):
             json.dumps(
                 {
                     "kernel_partitions": len(calls),
-                    "numpy_partitions": len(executable._steps) - len(calls),
+                    "numpy_partitions": len(executable.partitions) - len(calls),
                     "execute_allocations": executed / runs,
                     "run_allocations": ran / runs,
                     "outputs": outputs,
@@ -115,17 +115,6 @@ def print_counts(name, zoo, runs=20):
                 }
             )
         )
-
-
-def warm_calls(executable, inputs):
-    """The executions of a model's partitions that kernels run, on an arena and outputs that stay bound."""
-    lease = executable._arenas.lease()
-    fresh = {}
-    frame = executable._runner.take_room(lease.address, {}, fresh)
-    executable._runner.bind(frame, inputs, {}, fresh)
-    warm_calls.kept = lease, frame
-    executions = [call for call in frame.calls if getattr(call.func, "__name__", "") == "execute"]
-    return [call for call in executions if call.func.__self__.primitive is not None]
 
 
 # ---- peak
@@ -161,7 +150,7 @@ def activations(executable):
             births[lt.id] = number
         for lt in (*partition.input_ports, *partition.output_ports):
             last[lt.id] = number
-    tensors = executable._tensors
+    tensors = executable.tensors
     return [BufferInfo(i, birth, last[i] + 1, tensors[i].nbytes) for i, birth in births.items()]
 
 
@@ -215,12 +204,12 @@ def bind_all(executable, engine, inputs, mode):
     form, stream = executable.form, gp.Stream(engine)
     tensors = {}
     for name, tensor_id in form.inputs.items():
-        if tensor_id in executable._tensors:
-            tensors[tensor_id] = gp.Tensor(executable._tensors[tensor_id], engine, inputs[name])
+        if tensor_id in executable.tensors:
+            tensors[tensor_id] = gp.Tensor(executable.tensors[tensor_id], engine, inputs[name])
     calls = []
     for part in executable.partitions:
-        ports = [executable._tensors[lt.id] for lt in part.input_ports]
-        results = [executable._tensors[lt.id] for lt in part.output_ports]
+        ports = [executable.tensors[lt.id] for lt in part.input_ports]
+        results = [executable.tensors[lt.id] for lt in part.output_ports]
         for lt in ports:
             if lt.id in form.constants:
                 tensors.setdefault(lt.id, gp.Tensor(lt, engine, form.constants[lt.id]))

@@ -347,13 +347,10 @@ def _load(arguments: argparse.Namespace, engine: gp.Engine) -> Model:
 
 
 def _save_trace(model: Model, inputs: Mapping[str, Any], path: str) -> None:
-    """Trace one run, after enough of them for programs to have found out how many threads they are worth."""
-    from .profile.timeline import WARM_UP
+    """Trace one run."""
+    from .profile.tracing import trace_runs
 
-    for _ in range(WARM_UP):
-        model.run(inputs)
-    with gp.profile.trace() as recorded:
-        model.run(inputs)
+    recorded = trace_runs(model, inputs)
     recorded.name_ops(model.specialise(inputs))
     with written(path) as other:
         recorded.save(other)
@@ -385,10 +382,10 @@ def _origin(partition: gp.Partition, fallback: Fallback | None) -> Report:
 
 def _host_times(model: Model, inputs: Mapping[str, Any]) -> list[float]:
     """Seconds of each host function in the second of two runs; none if they cannot run on such inputs."""
+    from .profile.tracing import trace_runs
+
     with suppress(GraphpoolError):
-        model.run(inputs)
-        with gp.profile.trace() as recorded:
-            model.run(inputs)
+        recorded = trace_runs(model, inputs, warm_up=1)
         return [(step.end_ns - step.start_ns) / 1e9 for step in recorded.steps if not step.program]
     return []
 

@@ -47,7 +47,10 @@ def progress(text: str) -> Iterator[None]:
 def written(path: str) -> Iterator[str]:
     """Another path to write to; what lies there takes the place of `path` when the block ends without an error."""
     target = Path(path)
-    number, name = tempfile.mkstemp(target.suffix, f".{target.stem}.", target.parent)
+    try:
+        number, name = tempfile.mkstemp(target.suffix, f".{target.stem}.", target.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None  # not the name of the temporary file
     os.close(number)
     try:
         yield name

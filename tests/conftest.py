@@ -6,7 +6,9 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
+import graphpool as gp
 from graphpool.cache import constant_tensor_cache
+from graphpool.runtime.costs import stage_latencies
 
 # under emulation and sanitizers an example takes many times as long
 settings.register_profile("slow", suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -36,3 +38,27 @@ def pytest_collection_finish():
 def no_constants_of_other_tests():
     """Constants are shared within the process: a test that counts memory must not find those of another."""
     constant_tensor_cache("cpu").clear()
+
+
+@pytest.fixture
+def engine():
+    """An engine of the CPU with one thread."""
+    with gp.Engine(threads=1) as engine:
+        yield engine
+
+
+@pytest.fixture
+def no_stage_latencies():
+    """Nothing is known of stages, nor afterwards of those of the test."""
+    stage_latencies.cache_clear()
+    yield
+    stage_latencies.cache_clear()
+
+
+@pytest.fixture
+def cache():
+    """The cache of the CPU, without a bound; as it was afterwards."""
+    cache = constant_tensor_cache("cpu")
+    cache.set_capacity(None, policy="no_evict")
+    yield cache
+    cache.set_capacity(None, policy="no_evict")

@@ -74,6 +74,12 @@ def test_a_file_that_cannot_be_finished_leaves_what_was_there(tmp_path: Path) ->
     assert [file.name for file in tmp_path.iterdir()] == ["out.npz"]
 
 
+def test_a_folder_that_is_not_there_is_named(capsys: Any, tmp_path: Path) -> None:
+    target = str(tmp_path / "missing" / "out.npz")
+    assert cli.main(["run", CNN, "--shape", "batch=1", "--save", target]) == 2
+    assert target in capsys.readouterr().err
+
+
 def test_what_is_saved_is_whole(capsys: Any, tmp_path: Path) -> None:
     saved, traced = tmp_path / "out", tmp_path / "trace.json"
     arguments = ["run", CNN, "--shape", "batch=2", "--save", str(saved), "--trace", str(traced)]

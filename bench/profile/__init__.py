@@ -11,7 +11,6 @@ MODEL is an ONNX file; without one the demonstration's convolutional network is 
 for named dimensions, ``--threads``, and ``--json FILE``, ``--png FILE``, ``--html FILE`` (the last two need matplotlib,
 from the extra ``graphpool[profile]``); a table is always printed.
 
-    arena.py          a traced run, and what lies in the arena meanwhile
     common.py         arguments, models and inputs, times; a report: table, JSON, picture
     one_library.py    what `versus` runs in each process
     page.py           the HTML page of a report, which stands alone

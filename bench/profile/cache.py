@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import graphpool as gp
-from bench.profile.common import KIB, Report, axes_of, finish, inputs_for, median_ms, parser_of, warm_up
+from bench.profile.common import KIB, Report, axes_of, finish, inputs_of, median_ms, parser_of, warm_up
 from graphpool.cache import constant_tensor_cache
 
 POLICIES = ("no_evict", "lru", "cost")
@@ -23,7 +23,7 @@ def measure_one(options: Any, capacity_nbytes: int | None, policy: str) -> dict[
     cache.set_capacity(capacity_nbytes, policy=policy)
     before = cache.stats()
     with gp.Engine(threads=options.threads) as engine, gp.onnx.load(options.model, engine=engine) as model:
-        inputs = inputs_for(model, {name: sizes[-1] for name, sizes in options.shape})
+        inputs = inputs_of(model, options)
         warm_up(model, inputs)
         outputs = model.run(inputs)
         latency, after = median_ms(lambda: model.run(inputs, outputs), options.seconds), cache.stats()

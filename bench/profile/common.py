@@ -20,7 +20,10 @@ from graphpool.demo import model_path
 from graphpool.profile import random_inputs
 from graphpool.runtime.shape_ranges import ShapeRanges
 
-__all__ = ["UNITS", "Report", "axes_of", "finish", "free_sizes", "inputs_for", "median_ms", "parser_of", "warm_up"]
+__all__ = [
+    "UNITS", "Report", "axes_of", "finish", "free_sizes", "inputs_for", "inputs_of", "median_ms", "parser_of",
+    "warm_up",
+]  # fmt: skip
 
 KIB = 1024
 WARM_UP = 12
@@ -85,6 +88,11 @@ def inputs_for(model: gp.Model, sizes: Mapping[str, int]) -> dict[str, Any]:
         raise SystemExit(f"no dimension {unknown[0]!r}; accepted: {', '.join(known) or 'none, all sizes are fixed'}")
     wanted = dict.fromkeys(known, 1) | dict(sizes)
     return random_inputs(model, ShapeRanges(wanted, model.inputs).largest_shapes())
+
+
+def inputs_of(model: gp.Model, options: Any) -> dict[str, Any]:
+    """Content for the inputs, for the last of the sizes that were asked for."""
+    return inputs_for(model, {name: sizes[-1] for name, sizes in options.shape})
 
 
 # ---- measuring

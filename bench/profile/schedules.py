@@ -14,7 +14,7 @@ from typing import Any
 
 import graphpool as gp
 from bench.bench_memory import bind_all, fixed_model
-from bench.profile.common import KIB, Report, finish, inputs_for, median_ms, parser_of, warm_up
+from bench.profile.common import KIB, Report, finish, inputs_of, median_ms, parser_of, warm_up
 from graphpool.runtime.scheduling import POLICIES
 
 SCRATCH_MODES = ("primitive", "shared", "none")
@@ -26,7 +26,7 @@ def measure_schedule(options: Any, schedule: str, streams: int) -> dict[str, Any
         gp.Engine(threads=options.threads) as engine,
         gp.onnx.load(options.model, engine=engine, schedule=schedule, streams=streams) as model,
     ):
-        inputs = inputs_for(model, {name: sizes[-1] for name, sizes in options.shape})
+        inputs = inputs_of(model, options)
         warm_up(model, inputs)
         outputs, stats = model.run(inputs), model.stats()
         latency = median_ms(partial(model.run, inputs, outputs), options.seconds)
@@ -40,7 +40,7 @@ def measure_schedule(options: Any, schedule: str, streams: int) -> dict[str, Any
 def measure_scratch(options: Any, mode: str) -> dict[str, Any]:
     """The partitions of the model compiled by themselves, in one mode of scratch."""
     with gp.onnx.load(options.model, threads=1) as model:
-        inputs = inputs_for(model, {name: sizes[-1] for name, sizes in options.shape})
+        inputs = inputs_of(model, options)
     fixed = fixed_model(options.model, inputs)
     with gp.Engine(threads=options.threads) as engine, gp.onnx.load(fixed, engine=engine) as model:
         executable = model.specialise(inputs)

@@ -3,22 +3,44 @@
     python -m bench.profile.tensors [MODEL] [--shape batch=16] [--top 20] [--json FILE] [--png FILE] [--html FILE]
 
 The picture has a rectangle for each temporary: its bytes in the arena, from the step that writes it to the last one
-that reads it. The table lists temporaries and constants, the largest first. A temporary is named by the op that writes
-it; one that no other step reads is the scratch of a kernel.
+that needs it. The table lists temporaries and constants, the largest first.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from bench.profile.arena import trace_run
-from bench.profile.common import KIB, Report, axes_of, finish, parser_of
+import graphpool as gp
+from bench.profile.common import KIB, Report, axes_of, finish, inputs_of, parser_of
+from graphpool.profile import ArenaTenant
+from graphpool.runtime.executable import Executable
+
+
+def place(tenant: ArenaTenant) -> dict[str, Any]:
+    """The row of a temporary."""
+    return {
+        "tensor": tenant.tensor, "node": tenant.node, "kind": "scratch" if tenant.shape is None else tenant.kind,
+        "nbytes": tenant.nbytes, "offset_nbytes": tenant.offset, "first_step": tenant.first_step,
+        "last_step": tenant.last_step,
+    }  # fmt: skip
+
+
+def constants_of(form: Executable) -> list[dict[str, Any]]:
+    """The rows of the constants that a form reads, as the file has them."""
+    nowhere = dict.fromkeys(("offset_nbytes", "first_step", "last_step"))
+    return [
+        {"tensor": f"tensor {form.form.names.get(number, number)}", "node": "", "kind": "constant"}
+        | {"nbytes": value.nbytes} | nowhere
+        for number, value in form.form.constants.items()
+    ]  # fmt: skip
 
 
 def measure(options: Any) -> Report:
-    """Trace one run, and look at the plan of what ran."""
-    run = trace_run(options)
-    placed, fixed = run.rows, run.constants
+    """Picture one run, and look at what lies where."""
+    with gp.Engine(threads=options.threads) as engine, gp.onnx.load(options.model, engine=engine) as model:
+        inputs = inputs_of(model, options)
+        picture, fixed = gp.profile.footprint(model, inputs), constants_of(model.specialise(inputs))
+    placed = [place(tenant) for tenant in picture.temporaries]
     if not placed:
         raise SystemExit("nothing lies in the arena of this model, or what does is not traced")
     rows = sorted([*placed, *fixed], key=lambda row: -row["nbytes"])[: options.top]

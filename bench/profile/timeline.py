@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.profile.arena import trace_run
-from bench.profile.common import KIB, Report, axes_of, finish, parser_of
+import graphpool as gp
+from bench.profile.common import KIB, Report, axes_of, finish, inputs_of, parser_of
 
 
 def measure(options: Any) -> Report:
-    """Trace one run."""
-    run = trace_run(options)
-    found = run.footprint()
-    if not found.times_ns:
+    """Picture one run."""
+    with gp.Engine(threads=options.threads) as engine, gp.onnx.load(options.model, engine=engine) as model:
+        picture = gp.profile.footprint(model, inputs_of(model, options))
+    placed = picture.temporaries
+    if not placed:
         raise SystemExit("nothing lies in the arena of this model, or what does is not traced")
-    rows = [
-        {"time_us": (moment - found.times_ns[0]) / 1e3, "in_use_nbytes": nbytes, "arena_nbytes": run.arena_nbytes}
-        for moment, nbytes in zip(found.times_ns, found.nbytes, strict=True)
-    ]
+    rows = []
+    for moment in sorted({0, picture.duration_ns} | {t.start_ns for t in placed} | {t.end_ns for t in placed}):
+        nbytes = sum(t.nbytes for t in placed if t.start_ns <= moment < t.end_ns)
+        rows.append({"time_us": moment / 1e3, "in_use_nbytes": nbytes, "arena_nbytes": picture.arena_nbytes})
 
     def draw(figure: Any) -> None:
         axes = axes_of(figure, "time since the first step, us", "memory, KiB")
@@ -36,10 +37,10 @@ def measure(options: Any) -> Report:
         axes.set_xlim(min(times), max(times))
         axes.legend(loc="upper right", ncols=2, frameon=False)
 
-    peak, predicted = found.peak_nbytes, run.predicted_nbytes
-    line = f"most in use at once {peak / KIB:,.1f} KiB; predicted for the whole model {predicted / KIB:,.1f} KiB; held "
-    line += ", ".join(f"{name} {nbytes / KIB:,.1f} KiB" for name, nbytes in run.held.items() if nbytes)
-    more = {"peak_nbytes": peak, "predicted_nbytes": predicted, "held_nbytes": run.held}
+    peak, predicted = picture.needed_nbytes, picture.predicted_nbytes
+    line = f"most in use at once {peak / KIB:,.1f} KiB; predicted for the whole model {predicted / KIB:,.1f} KiB: "
+    line += ", ".join(f"{name} {nbytes / KIB:,.1f} KiB" for name, nbytes in picture.parts.items() if nbytes)
+    more = {"peak_nbytes": peak, "predicted_nbytes": predicted, "parts_nbytes": picture.parts}
     return Report(f"Footprint of {options.model.stem} over a run", rows, draw, [line], more)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import graphpool as gp
-from bench.profile.common import Report, finish, inputs_for, parser_of
+from bench.profile.common import Report, finish, inputs_of, parser_of
 
 LIBRARIES = ("graphpool", "onnxruntime")
 MIB = 2**20
@@ -37,7 +37,7 @@ def measure(options: Any) -> Report:
     """A process for each library."""
     lines = [f"{library} is not installed" for library in LIBRARIES if importlib.util.find_spec(library) is None]
     with gp.onnx.load(options.model, threads=1) as model:
-        inputs = inputs_for(model, {name: sizes[-1] for name, sizes in options.shape})
+        inputs = inputs_of(model, options)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "inputs.npz")
         np.savez(file, **inputs)

@@ -7,6 +7,7 @@ entry: recency is what it would be if it had been told at once.
 
 cimport cython
 from libc.stdint cimport int64_t
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from graphpool._atomic cimport gp_load
 from graphpool.cache._handle cimport EVICTED, ConstantBuffer, ConstantHandle
@@ -18,14 +19,6 @@ import weakref
 from graphpool.cache._check import check_nbytes
 from graphpool.cache._flight import Flight
 from graphpool.errors import InvalidArgumentError, explain
-
-
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    int CLOCK_MONOTONIC
 
 
 @cython.final

@@ -80,6 +80,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         self._guard = PolicyGuard(make_policy(policy), self._entries)
         self._changes = 0
         self._retired: WeakSet[Any] = WeakSet()
+        self._entries_of: dict[int, dict[FullKey, Entry]] = {}  # produced, by the id of their memory's resource
         guard_fork(self)
 
     @property
@@ -217,6 +218,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
                 if is_kept:
                     self._tell_hits()
                     entry.keep(buffer)
+                    self._entries_of.setdefault(id(buffer.resource), {})[entry.full] = entry
                     self._guard.tell(self.policy.on_insert, entry.item)
                     if handle is not None and self._record is None:
                         entry.attach(handle)
@@ -250,8 +252,20 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         self._changes += 1
         if entry.buffer is not None:
             self._evictions += 1
+            self._leave_resource(entry, entry.buffer.resource)
             self._guard.tell(self.policy.on_remove, entry.full)
         return True
+
+    def _leave_resource(self, entry: Entry, resource: MemoryResource | None) -> None:
+        """Take an entry out of those of its resource, which it kept alive. Under the lock."""
+        entries = self._entries_of.get(id(resource), {})
+        entries.pop(entry.full, None)  # not there if a signal's handler raised when it was to be entered
+        if not entries:
+            self._entries_of.pop(id(resource), None)
+
+    def _produced(self, resource: MemoryResource | None) -> list[Entry]:
+        """The entries whose memory comes from `resource`, which have been produced. Under the lock."""
+        return list(self._entries_of.get(id(resource), {}).values())
 
     def _pop_all(self, entries: Iterable[Entry]) -> list[Entry]:
         """Take entries off; those that were there. Under the lock."""
@@ -349,13 +363,8 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         """
         with self._evicting() as left:
             self._retired.add(resource)
-            left += self._pop_all(entry for entry in list(self._entries.values()) if self._is_over(entry, resource))
-
-    def _is_over(self, entry: Entry, resource: MemoryResource) -> bool:
-        """Whether the memory is from a retired resource, and nobody but `resource` has a use for it. Under the lock."""
-        if entry.buffer is None or entry.buffer.resource not in self._retired:
-            return False
-        return not any(handle.resource not in (None, resource) for handle in entry.live_handles())
+            over = [entry for retired in self._retired for entry in self._produced(retired)]
+            left += self._pop_all(entry for entry in over if _is_for_none_but(resource, entry))
 
     def reclaim(self, nbytes: int, *, resource: MemoryResource | None = None, but: Collection[Hashable] = ()) -> int:
         """Evict, in the policy's order, what no handle is using until `nbytes` are given up; returns the bytes.
@@ -375,27 +384,27 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         """
         with self._evicting() as left:
             entry = self._entries.get(cast("FullKey", key))
-            left += [] if entry is None or not _is_idle(entry, resource) else self._pop_all([entry])
+            left += [] if entry is None or not (_is_of(entry, resource) and _is_idle(entry)) else self._pop_all([entry])
         return sum(entry.item.nbytes for entry in left)
 
     def _idle(self, resource: MemoryResource | None) -> list[Entry]:
         """What no handle is using, of one resource or of all, in the policy's order. Under the lock."""
-        return [entry for entry in self._by_policy() if _is_idle(entry, resource)]
+        return [entry for entry in self._by_policy() if _is_of(entry, resource) and _is_idle(entry)]
 
     def idle(self, resource: MemoryResource) -> dict[Hashable, int]:
         """The constants that no handle is using and whose memory comes from `resource`: key -> size in bytes."""
         with self._lock:
-            return {entry.full: entry.item.nbytes for entry in self._entries.values() if _is_idle(entry, resource)}
+            return {entry.full: entry.item.nbytes for entry in self._produced(resource) if _is_idle(entry)}
 
-    def unbound(self) -> set[Hashable]:
-        """Keys of the constants that no handle is bound to."""
+    def unbound(self, resource: MemoryResource) -> set[Hashable]:
+        """Keys of the constants that no handle is bound to and whose memory comes from `resource`."""
         with self._lock:
-            return {entry.full for entry in self._entries.values() if entry.buffer and not entry.live_handles()}
+            return {entry.full for entry in self._produced(resource) if not entry.live_handles()}
 
     def nbytes_of(self, resource: MemoryResource) -> int:
         """Bytes of the constants whose memory comes from `resource`. Unit: bytes."""
         with self._lock:
-            return sum(entry.item.nbytes for entry in self._entries.values() if _is_of(entry, resource))
+            return sum(entry.item.nbytes for entry in self._produced(resource))
 
     # ---- tell and observe
 
@@ -460,9 +469,13 @@ def _is_of(entry: Entry, resource: MemoryResource | None) -> bool:
     return resource is None or (entry.buffer is not None and entry.buffer.resource is resource)
 
 
-def _is_idle(entry: Entry, resource: MemoryResource | None) -> bool:
-    """Whether it is there, of the resource, and no handle is using it."""
-    return entry.buffer is not None and _is_of(entry, resource) and not any(h.users for h in entry.live_handles())
+def _is_idle(entry: Entry) -> bool:
+    """Whether it is there, and no handle is using it."""
+    return entry.buffer is not None and not any(handle.users for handle in entry.live_handles())
+
+
+def _is_for_none_but(resource: MemoryResource, entry: Entry) -> bool:
+    return not any(handle.resource not in (None, resource) for handle in entry.live_handles())
 
 
 def _check_product(buffer: object, nbytes: int) -> None:

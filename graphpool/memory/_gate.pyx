@@ -8,18 +8,12 @@ all four steps are sequentially consistent. The mutex is held only around the ep
 """
 
 from libc.stdint cimport int64_t
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from graphpool._atomic cimport gp_add, gp_load
 
 from graphpool.errors import InvalidArgumentError, explain
 
-
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    int CLOCK_MONOTONIC
 
 cdef extern from *:
     """

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .inputs import random_inputs
 from .page import write_page
-from .timeline import WARM_UP
-from .tracing import TracedStep, trace
+from .tracing import TracedStep, trace_runs
 
 if TYPE_CHECKING:
     import os
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from ..runtime.executable import Executable
     from ..runtime.model_step import ModelStep
     from .tracing import Trace
-
-_PIECES = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +152,8 @@ def footprint(model: Model, inputs: Mapping[str, Any] | None = None) -> Footprin
     """
     given = random_inputs(model) if inputs is None else dict(inputs)
     predicted = int(model.predict_peak(given))
-    for _ in range(WARM_UP):
-        model.run(given)
-    form = model.specialise(given)
-    nsteps = sum(len(c.program) for c in form.compiled if c.program is not None)
-    with trace(max(_PIECES, nsteps * model.engine.threads)) as recorded:
-        model.run(given)
-    return picture_run(form, recorded, model.name, predicted, model.engine.budget.peak)
+    recorded = trace_runs(model, given)
+    return picture_run(model.specialise(given), recorded, model.name, predicted, model.engine.budget.peak)
 
 
 def picture_run(form: Executable, recorded: Trace, name: str, predicted: int, measured: int) -> FootprintPicture:

@@ -11,7 +11,7 @@ from ..runtime.scheduling import shared_memory
 from ..schedule import Schedule, Simulation, simulate
 from ..schedule.report import explain as explain_schedule
 from .inputs import random_inputs
-from .tracing import as_simulation, trace
+from .tracing import as_simulation, trace_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from ..runtime import Model
     from ..runtime.primitive import Primitive
     from .tracing import Trace
-
-WARM_UP = 4
-"""Runs before the trace: a program finds out within three whether it is worth the threads."""
 
 
 def explain(
@@ -54,11 +51,7 @@ def explain(
     """
     given = random_inputs(model) if inputs is None else dict(inputs)
     executable = model.specialise(given)
-    for _ in range(WARM_UP):
-        model.run(given)
-    with trace() as recorded:
-        for _ in range(max(runs, 1)):
-            model.run(given)
+    recorded = trace_runs(model, given, max(runs, 1))
     out = sys.stdout if file is None else file
     for primitive in (compiled.primitive for compiled in executable.compiled):
         if primitive is not None and len(primitive.program):

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ..runtime import Model
     from ..runtime.executable import Executable
+
+_PIECES = 65536
+_WARM_UP = 4
+"""Runs before a trace: a program finds out within three whether it is worth the threads."""
 
 _NS_PER_US = 1e3
 _NS_PER_S = 1e9
@@ -73,7 +78,7 @@ class Trace:
     block. Threads: whatever thread runs a program is recorded; one trace is on at a time in a process.
     """
 
-    def __init__(self, capacity: int = 65536) -> None:
+    def __init__(self, capacity: int = _PIECES) -> None:
         self._recorder: Recorder | None = Recorder(capacity)
         self._steps: tuple[TracedStep, ...] = ()
         self._threads: dict[int, str] = {}
@@ -234,7 +239,7 @@ class Trace:
         return f"Trace({len(self.runs())} runs, {len(self._steps)} steps)"
 
 
-def trace(capacity: int = 65536) -> Trace:
+def trace(capacity: int = _PIECES) -> Trace:
     """Record what every stream of every program does in a block of code.
 
     Parameters
@@ -265,6 +270,18 @@ def trace(capacity: int = 65536) -> Trace:
     >>> t.save("t.json")                    # doctest: +SKIP
     """
     return Trace(capacity)
+
+
+def trace_runs(model: Model, inputs: Mapping[str, Any], runs: int = 1, warm_up: int = _WARM_UP) -> Trace:
+    """Runs of a model, traced whole after some that were not."""
+    for _ in range(warm_up):
+        model.run(inputs)
+    forms = model.specialise(inputs).with_data_dependent_forms()
+    nsteps = sum(len(c.program) for form in forms for c in form.compiled if c.program is not None)
+    with trace(max(_PIECES, runs * nsteps * model.engine.threads)) as recorded:
+        for _ in range(runs):
+            model.run(inputs)
+    return recorded
 
 
 def as_simulation(steps: tuple[TracedStep, ...]) -> Simulation:

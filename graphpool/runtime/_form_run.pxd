@@ -35,7 +35,8 @@ cdef class FormRun:
     cdef int64_t arena_nbytes, host_nbytes, all_nbytes
     cdef bint uses_blas
     cdef object host_budget
-    cdef dict frames            # idle ones by address, which all arenas without bytes share
+    # Idle ones by address, which all arenas without bytes share; a list frees its memory when the last one is taken.
+    cdef dict frames
     cpdef dict run(self, inputs, outputs=*, held=*)
     cdef dict _run(self, Frame frame, inputs, dict given, dict fresh)
     cdef dict _given(self, outputs, held)

@@ -11,6 +11,7 @@ from graphpool.memory._lease cimport Lease
 from ._ndarray cimport GP_C_CONTIGUOUS, GP_WRITEABLE, fields_of, has_shape
 from ._step_call cimport Addresses, StepCall
 
+from collections import deque
 from copy import copy
 
 from numpy import ndarray
@@ -209,10 +210,10 @@ cdef class FormRun:
         if idle is None:
             if len(self.frames) > MAX_FRAMES:
                 self.frames.clear()
-            idle = self.frames.setdefault(address, [])
+            idle = self.frames.setdefault(address, deque())
         try:
-            frame = idle.pop() if idle else self._make_frame(address)
-        except IndexError:  # another thread has taken the last one
+            frame = idle.pop()
+        except IndexError:
             frame = self._make_frame(address)
         frame.lease = lease
         return frame

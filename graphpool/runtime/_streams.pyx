@@ -18,6 +18,7 @@ have not ended, the first in that order is at the head of its stream, and whatev
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
+from posix.time cimport nanosleep, timespec
 
 from graphpool._kernels.core._team cimport (
     Team, gp_clock_ns, gp_team, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store
@@ -25,12 +26,6 @@ from graphpool._kernels.core._team cimport (
 
 from graphpool.errors import BackendError, InvalidArgumentError, StateError, explain
 
-
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        int64_t tv_sec
-        long tv_nsec
-    int nanosleep(const timespec *request, timespec *remaining)
 
 cdef enum:
     TASK_BITS = 40

@@ -9,17 +9,12 @@ from os import register_at_fork
 
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
+from posix.time cimport nanosleep, timespec
 
 from graphpool._kernels.core._team cimport gp_clock_ns, gp_team_add, gp_team_load, gp_team_store
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
 
-
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        int64_t tv_sec
-        long tv_nsec
-    int nanosleep(const timespec *request, timespec *remaining)
 
 cdef extern from "<pthread.h>" nogil:
     size_t pthread_self()

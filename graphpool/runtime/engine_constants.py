@@ -147,8 +147,8 @@ class EngineConstants(Locked):
         return self._cache.idle(self.resource)
 
     def unbound(self) -> set[Hashable]:
-        """Keys of cached constants that nothing compiled knows any more."""
-        return self._cache.unbound()
+        """Keys of the cached constants of this engine that nothing compiled knows any more."""
+        return self._cache.unbound(self.resource)
 
     def evict(self, key: Hashable) -> int:
         """Evict a cached constant of this engine, unless somebody is using it; returns the bytes freed."""

@@ -56,14 +56,16 @@ class EngineModels(Locked):
 
     idle_since = math.inf  # asked after what belongs to no model
 
-    def __init__(self, primitives: EnginePrimitives, constants: EngineConstants, budget: Budget) -> None:
+    def __init__(
+        self, primitives: EnginePrimitives, constants: EngineConstants, budget: Budget, keeps_programs: bool
+    ) -> None:
         super().__init__()
         self._primitives, self.constants, self._budget = primitives, constants, budget
         self._models: WeakSet[ModelMemory] = WeakSet()
         self.uses = UseClock()
         self.pack_s_per_byte = 1 / BYTES_PER_S  # of the model that has packed last: what others are taken to need
         self._in_vain: tuple[ModelMemory, int, int] | None = None  # who missed how much room, and when
-        self.keeps_programs = False
+        self.keeps_programs = keeps_programs
         self.cost_clock: Callable[[], float] = perf_counter
         constants.kept_keys = self.kept_keys
         budget.register(self, stage=IDLE_PRIMITIVES)

@@ -12,7 +12,8 @@ from graphpool.cache._flight import _waiting
 from graphpool.cache._handle import ConstantHandle
 from graphpool.cache.policies import LruPolicy
 from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError
-from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, together, wait_until
+from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, wait_until
+from tests.helpers.memory import run_threads
 
 BACKEND = "cpu"
 
@@ -183,6 +184,20 @@ def test_the_cache_allocates_from_a_resource():
     assert resource.live_nbytes == 100
     del buffer
     assert resource.live_nbytes == 0
+
+
+def test_what_each_resource_holds_is_told_apart():
+    cache, mine, other = ConstantTensorCache(), QuarantineResource(), QuarantineResource()
+    for key, nbytes, resource in (("a", 10, mine), ("b", 20, mine), ("c", 40, other)):
+        cache.get_or_add(BACKEND, key, nbytes, lambda buffer: None, resource=resource)
+    assert (cache.nbytes_of(mine), cache.nbytes_of(other)) == (30, 40)
+    assert cache.idle(mine) == {(BACKEND, "a"): 10, (BACKEND, "b"): 20}
+    assert cache.unbound(other) == {(BACKEND, "c")}
+    cache.remove_if_exist(BACKEND, "a")
+    assert cache.reclaim(100, resource=mine) == 20
+    assert (cache.nbytes_of(mine), cache.idle(mine), cache.nbytes_of(other)) == (0, {}, 40)
+    cache.retire(other)
+    assert (len(cache), cache.nbytes_of(other)) == (0, 0)
 
 
 def test_a_resource_without_memory_leaves_no_entry():
@@ -475,7 +490,7 @@ def test_sixteen_threads_do_everything(policy):
             if stats.nbytes > stats.capacity_nbytes:
                 over.append(stats)
 
-    together(16, work)
+    run_threads(16, work)
     assert not fails
     assert not over
     cache.clear()

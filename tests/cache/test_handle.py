@@ -10,7 +10,8 @@ import pytest
 from graphpool.cache import ConstantBuffer
 from graphpool.cache._handle import ConstantHandle
 from graphpool.errors import InvalidArgumentError, StateError
-from tests.helpers.caches import QuarantineResource, switching_every, together, wait_until
+from tests.helpers.caches import QuarantineResource, switching_every, wait_until
+from tests.helpers.memory import run_threads
 
 
 def make(resource=None, nbytes=64):
@@ -150,7 +151,7 @@ class Word:
     """The handle's state; each method that is called between two yields of a script is one atomic step."""
 
     def __init__(self):
-        self.word, self.buffer, self.address, self.freed, self.history = 0, "old", "old", set(), []
+        self.word, self.buffer, self.address, self.freed = 0, "old", "old", set()
 
     def drop(self):
         if self.word & EVICTED and not self.word & (EVICTED - 1):
@@ -285,7 +286,7 @@ def test_many_threads_never_see_freed_memory():
                 stop.set()
 
     bind()
-    together(6, work)
+    run_threads(6, work)
     assert set(uses) == {0}
     handle.evict()
     assert handle.users == 0

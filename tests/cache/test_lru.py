@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from graphpool.cache import LruCache
 from graphpool.cache._flight import _waiting
 from graphpool.errors import InvalidArgumentError, StateError
-from tests.helpers.caches import TIMEOUT_S, Gate, in_thread, together, wait_until
+from tests.helpers.caches import TIMEOUT_S, Gate, in_thread, wait_until
+from tests.helpers.memory import run_threads
 
 
 def fill(cache, keys, nbytes=0):
@@ -329,14 +330,16 @@ def test_thirty_distinct_in_a_cache_of_twenty_two():
 def test_distinct_keys_in_parallel_and_again():
     cache = LruCache(1024)
     for _ in range(2):
-        together(12, lambda i: cache.get_or_create(i, lambda: object()))
+        run_threads(12, lambda i: cache.get_or_create(i, lambda: object()))
         assert len(cache) == 12
     assert cache.stats().misses == 12
 
 
 def test_nested_creation_in_parallel_does_not_deadlock():
     cache = LruCache(1024)
-    together(16, lambda i: cache.get_or_create(("outer", i % 4), lambda: cache.get_or_create(("inner", i % 2), list)))
+    run_threads(
+        16, lambda i: cache.get_or_create(("outer", i % 4), lambda: cache.get_or_create(("inner", i % 2), list))
+    )
     assert len(cache) == 6
 
 
@@ -375,7 +378,7 @@ def test_bounds_hold_at_every_instant_under_stress(seed):
                         cache.get_or_create(random_.randrange(20), lambda: produce(random_), nbytes=nbytes)
             check()
 
-    together(16, work)
+    run_threads(16, work)
     assert not broken
     cache.clear()
     assert (len(cache), cache.nbytes) == (0, 0)

@@ -12,8 +12,7 @@ from graphpool.cache._packed_file import MAGIC
 from graphpool.cache.identity import Fingerprint, digest_of
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, PerformanceWarning, StateError
 from graphpool.memory import HostResource, LimitingResource, StatisticsResource
-from tests.helpers.caches import together
-from tests.helpers.memory import run_in_child
+from tests.helpers.memory import run_in_child, run_threads
 
 DATA = np.arange(3000, dtype=np.float32)
 HEADER_NBYTES = 4096
@@ -214,7 +213,7 @@ def test_the_bound_holds_while_many_write(tmp_path, monkeypatch):
             over.append(stores[0].nbytes > 4 * FILE_NBYTES)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    together(4, lambda i: [stores[i].put(make_key(10 * i + n), DATA) for n in range(5)])
+    run_threads(4, lambda i: [stores[i].put(make_key(10 * i + n), DATA) for n in range(5)])
     assert not any(over)
     assert 1 <= len(stores[0]) <= 4
 

@@ -9,7 +9,7 @@ from graphpool import cache as caches
 from graphpool.cache import UNLIMITED_MB, ConstantBuffer
 from graphpool.cache.policies import LruPolicy
 from graphpool.errors import BackendError, InvalidArgumentError
-from tests.helpers.caches import together
+from tests.helpers.memory import run_threads
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_bytes_bound_them_as_well(cache, set_capacity, get_capacity):
 
 def test_sixteen_threads_two_kinds_four_batches():
     cache = caches.compiled_partition_cache()
-    together(16, lambda i: [cache.get_or_create((kind, batch), list) for kind in "ab" for batch in (1, 2, 4, 8)])
+    run_threads(16, lambda i: [cache.get_or_create((kind, batch), list) for kind in "ab" for batch in (1, 2, 4, 8)])
     assert len(cache) == 8
     caches.set_compiled_partition_cache_capacity(2)
     assert len(cache) == 2
@@ -81,7 +81,7 @@ def test_sixteen_threads_two_kinds_four_batches():
 def test_there_is_one_of_each():
     assert caches.primitive_cache() is caches.primitive_cache()
     assert caches.primitive_cache() is not caches.compiled_partition_cache()
-    assert len({id(cache) for cache in together(8, lambda i: caches.constant_tensor_cache("gpu", 3))}) == 1
+    assert len({id(cache) for cache in run_threads(8, lambda i: caches.constant_tensor_cache("gpu", 3))}) == 1
 
 
 # ---- constants

@@ -8,12 +8,6 @@ from tests.cases.graphs import GraphBuilder
 
 
 @pytest.fixture
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
-
-
-@pytest.fixture
 def compile_(engine):
     """Compiles for the engine, and closes what it compiled."""
     made = []

@@ -6,7 +6,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-TIMEOUT_S = 60
+from graphpool import StateError
+
+from .memory import TIMEOUT_S
 
 
 class Gate:
@@ -38,25 +40,23 @@ def in_thread(function, *args, **kwargs):
     return future
 
 
-def together(count, function):
-    """Run ``function(i)`` in `count` threads that start at once; the list of results."""
-    barrier = threading.Barrier(count)
-
-    def start(i):
-        barrier.wait(TIMEOUT_S)
-        return function(i)
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(start, range(count), timeout=TIMEOUT_S))
-
-
 def wait_until(condition):
     """Give way to other threads until `condition()` holds; for states that no event announces."""
-    for _ in range(TIMEOUT_S * 1000):
+    for _ in range(int(TIMEOUT_S * 1000)):
         if condition():
             return
         threading.Event().wait(0.001)
     raise AssertionError("the condition never held")
+
+
+@contextmanager
+def closed_at_most():
+    """Lets a `StateError` pass that says that something is closed."""
+    try:
+        yield
+    except StateError as error:
+        if "closed" not in str(error):
+            raise
 
 
 @contextmanager

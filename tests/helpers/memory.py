@@ -21,7 +21,7 @@ from graphpool.memory import (
 )
 from graphpool.memory.adaptors import TracedResource
 
-TIMEOUT_S = 600.0 if os.environ.get("GRAPHPOOL_STRESS") else 30.0
+TIMEOUT_S = 600.0 if os.environ.get("GRAPHPOOL_STRESS") else 60.0
 """How long a test waits for another thread before it calls that a deadlock."""
 
 

@@ -113,7 +113,7 @@ def describe(executable: Executable) -> Any:
         steps = [(*step[:2], None, *step[3:]) if call.keep else step for step, call in calls]
         ports = [(port.shape, port.strides) for port in (*compiled.inputs, *compiled.outputs)]
         programs.append((steps, compiled.program.arena_nbytes, ports))
-    places = [executable._plan.offsets.get(i) for step in executable._steps for i in step.outputs]
+    places = [executable.offsets.get(i) for step in executable.steps for i in step.outputs]
     return programs, executable.arena_nbytes, places
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +61,16 @@ def test_a_dimension_that_a_model_does_not_have_is_refused() -> None:
     done = run_python("-m", "bench.profile.timeline", "--shape", "tokens=8")
     assert done.returncode == 1
     assert done.stderr.strip() == "no dimension 'tokens'; accepted: batch"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or shutil.which("cc") is None, reason="counts calls of glibc")
+def test_warm_runs_allocate_nothing(tmp_path: Path) -> None:
+    models = ("digits_cnn", "digits_transformer")
+    done = run_python("-m", "bench.bench_memory", "--zoo", str(tmp_path), "allocations", "--json", "--models", *models)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["model"] for row in rows] == list(models)
+    for row in rows:
+        assert row["execute_allocations"] == row["engine_allocations"] == 0
+        assert row["run_allocations"] < 1  # in 20 runs, the first of which may

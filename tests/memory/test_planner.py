@@ -12,7 +12,6 @@ from graphpool.memory.planner import METHODS
 
 ROOT = Path(__file__).parents[2]
 CASES = [ROOT / up / "shared" / "data" / "planner" for up in ("..", "../..")]
-GREEDY = [method for method in METHODS if "_" in method]
 
 
 def buffers_strategy(max_size=14, gaps=True, fixed=False):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import threading
 import weakref
 from typing import Any
 
@@ -14,6 +13,7 @@ from onnx import TensorProto, helper, shape_inference
 
 import graphpool as gp
 from graphpool import onnx as onnxruntime
+from tests.helpers.memory import run_threads
 from tests.helpers.onnx_models import make_model
 
 F32 = TensorProto.FLOAT
@@ -222,21 +222,14 @@ def test_a_session_that_nobody_holds_is_closed() -> None:
 
 def test_threads_share_a_session(session: Any) -> None:
     expected = [session.run(None, feed(rows)) for rows in range(1, 5)]
-    wrong = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(20):
             for rows, wanted in enumerate(expected, 1):
-                found = session.run(None, feed(rows))
-                if not all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True)):
-                    wrong.append(rows)
+                for pair in zip(session.run(None, feed(rows)), wanted, strict=True):
+                    np.testing.assert_array_equal(*pair)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    run_threads(4, work)
 
 
 def test_severity_is_the_loggers_level() -> None:

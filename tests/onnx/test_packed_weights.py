@@ -3,7 +3,6 @@
 import gc
 import multiprocessing
 import pickle
-import threading
 
 import numpy as np
 import pytest
@@ -14,18 +13,10 @@ from graphpool.cache import ConstantTensorCache, constant_tensor_cache
 from graphpool.errors import InvalidArgumentError, StateError
 from graphpool.runtime.packed_weight import PackedWeight
 from tests.helpers.caches import in_thread
+from tests.helpers.memory import TIMEOUT_S, run_threads
 from tests.helpers.onnx_models import make_model, random_array
 
-TIMEOUT_S = 60
 K, HIDDEN, N = 48, 320, 37
-
-
-@pytest.fixture
-def cache():
-    cache = constant_tensor_cache("cpu")
-    cache.set_capacity(None, policy="no_evict")
-    yield cache
-    cache.set_capacity(None, policy="no_evict")
 
 
 def weights():
@@ -329,17 +320,6 @@ def test_models_share_the_packed_weights(cache):
 
 
 def test_threads_run_read_and_meet_new_shapes_while_the_cache_changes(cache):
-    rounds, errors = 30, []
-    start = threading.Barrier(5)
-
-    def work(task):
-        try:
-            start.wait(TIMEOUT_S)
-            for number in range(rounds):
-                task(number)
-        except BaseException as error:
-            errors.append(error)
-
     changes = list(CHANGES.values())
     with load(mlp(rows="n")) as model:
         tasks = [
@@ -350,12 +330,7 @@ def test_threads_run_read_and_meet_new_shapes_while_the_cache_changes(cache):
             lambda number: changes[number % len(changes)](cache),
         ]
         check(model)
-        threads = [threading.Thread(target=work, args=(task,)) for task in tasks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
-    assert not errors
+        run_threads(len(tasks), lambda i: [tasks[i](number) for number in range(30)])
     cache.set_capacity(None)
 
 

@@ -9,6 +9,7 @@ import pytest
 import graphpool as gp
 from graphpool.cache import constant_tensor_cache
 from graphpool.runtime import blas_threads
+from tests.helpers.memory import run_threads
 
 
 @pytest.fixture
@@ -61,17 +62,13 @@ def test_programs_in_many_threads_restore(library):
         assert compiled.program.uses_blas
         x, w = np.ones(shapes[0], np.float32), np.ones(shapes[1], np.float32)
 
-        def work():
+        def work(_):
             stream = gp.Stream(engine)
             for _ in range(20):
                 [result] = compiled.execute(stream, [gp.Tensor(a, engine, x), gp.Tensor(b, engine, w)])
                 assert (result.numpy() == 512).all()
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(4, work)
     assert library.get_num_threads() == 2
 
 

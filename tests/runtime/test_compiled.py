@@ -1,7 +1,6 @@
 """CompiledPartition.execute: matching, errors before anything runs, memory, many threads."""
 
 import gc
-import threading
 import warnings
 
 import numpy as np
@@ -9,18 +8,13 @@ import pytest
 
 import graphpool as gp
 from tests.cases.graphs import GraphBuilder
+from tests.helpers.memory import run_threads
 
 FOREIGN = gp.Engine()
 
 
 def lt(tensor_id, shape=(4, 16), dtype="f32", **fields):
     return gp.LogicalTensor(tensor_id, dtype, shape, **fields)
-
-
-@pytest.fixture
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
 
 
 @pytest.fixture
@@ -291,26 +285,17 @@ def test_whoever_brings_the_memory_is_not_charged(arrays):
 def test_eight_threads_on_one_compiled_partition(matmul, engine, arrays):
     """Every thread has its own data; nobody sees anybody else's."""
     w = arrays[1]
-    failures = []
-    start = threading.Barrier(8)
 
     def work(seed):
         rng = np.random.default_rng(seed)
         stream = gp.Stream(engine)
         weights = gp.Tensor(lt(1, (16, 8)), engine, w)
-        start.wait()
         for _ in range(200):
             x = rng.standard_normal((4, 16), np.float32)
             [result] = matmul.execute(stream, [gp.Tensor(lt(0), engine, x), weights])
-            if not np.allclose(result.numpy(), np.maximum(x @ w, 0), rtol=1e-4, atol=1e-5):
-                failures.append(seed)
+            np.testing.assert_allclose(result.numpy(), np.maximum(x @ w, 0), rtol=1e-4, atol=1e-5)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    run_threads(8, work)
     assert matmul.stats().leased == 0
 
 

@@ -22,12 +22,6 @@ def cache():
     gp.set_primitive_cache_capacity(1024)
 
 
-@pytest.fixture
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
-
-
 def ports(first=0, rows=4, **keywords):
     shapes = [(rows, 16), (16, 8), (rows, 8)]
     return [gp.LogicalTensor(first + k, "f32", shape, **keywords) for k, shape in enumerate(shapes)]

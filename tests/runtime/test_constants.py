@@ -7,20 +7,12 @@ import pytest
 
 import graphpool as gp
 from graphpool import demo
-from graphpool.cache import constant_tensor_cache, packed_store, set_packed_store
+from graphpool.cache import packed_store, set_packed_store
 from graphpool.cache.policies import NoEvictPolicy
 from graphpool.cache.traces import replay
 from graphpool.config import _values as config_values
 from tests.helpers.constant_jobs import Job, K, M, N, compile_product, weights
-
-
-@pytest.fixture
-def cache():
-    """The cache of the CPU, without a bound; as it was afterwards."""
-    cache = constant_tensor_cache("cpu")
-    cache.set_capacity(None, policy="no_evict")
-    yield cache
-    cache.set_capacity(None, policy="no_evict")
+from tests.helpers.memory import Worker
 
 
 @pytest.fixture
@@ -264,21 +256,15 @@ def test_results_hold_while_the_cache_is_resized_flushed_and_disabled(engine, ca
     contents = [weights(seed) for seed in range(4)]
     nbytes = contents[0].nbytes
     stop = threading.Event()
-    failures = []
 
     def execute(seed):
-        try:
-            with Job(engine, seed=seed) as job:
-                tensors = [(job.tensor(w), w) for w in contents]
-                while not stop.is_set():
-                    for tensor, w in tensors:
-                        job.check(tensor, w)
-        except BaseException as error:
-            failures.append(error)
+        with Job(engine, seed=seed) as job:
+            tensors = [(job.tensor(w), w) for w in contents]
+            while not stop.is_set():
+                for tensor, w in tensors:
+                    job.check(tensor, w)
 
-    threads = [threading.Thread(target=execute, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
+    threads = [Worker(execute, seed) for seed in range(6)]
     cache.set_capacity(None, policy=policy)
     for step in range(120):
         capacity = (None, 3 * nbytes, 0, nbytes)[step % 4]
@@ -288,8 +274,7 @@ def test_results_hold_while_the_cache_is_resized_flushed_and_disabled(engine, ca
             cache.clear()
     stop.set()
     for thread in threads:
-        thread.join()
-    assert not failures
+        thread.result()
 
 
 def test_packed_weights_come_from_the_store(engine, cache, tmp_path):

@@ -6,21 +6,12 @@ import threading
 import pytest
 
 import graphpool as gp
-from graphpool.cache import constant_tensor_cache
 from tests.helpers.caches import TIMEOUT_S, in_thread
 from tests.helpers.constant_jobs import Job, K, weights
 from tests.helpers.constant_race import POLICIES, PoisonResource, race
 
 FORM_NBYTES = 4 * K * 64
 """At least a form of the weights: columns fill up panels."""
-
-
-@pytest.fixture
-def cache():
-    cache = constant_tensor_cache("cpu")
-    cache.set_capacity(None, policy="no_evict")
-    yield cache
-    cache.set_capacity(None, policy="no_evict")
 
 
 class InterruptingResource(PoisonResource):

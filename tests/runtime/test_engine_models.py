@@ -4,7 +4,6 @@ import math
 import os
 import pickle
 import threading
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from graphpool.runtime.model_forms import ModelForms  # noqa: E402
 from graphpool.runtime.variable_forms import VariableForms  # noqa: E402
 from tests.cases.many_models import ChainModel, draw_models, draw_requests, limit_for  # noqa: E402
 from tests.cases.session_models import PAIRS  # noqa: E402
-from tests.helpers.caches import in_thread  # noqa: E402
+from tests.helpers.caches import closed_at_most, in_thread  # noqa: E402
 from tests.helpers.memory import run_in_child, run_threads  # noqa: E402
 
 ALL = 1 << 40
@@ -351,16 +350,6 @@ def test_a_newcomer_that_is_worth_less_displaces_no_packed_weights(engine, tmp_p
 
 
 # ---- forced interleavings
-
-
-@contextmanager
-def closed_at_most():
-    """Lets a `StateError` pass that says that something is closed."""
-    try:
-        yield
-    except gp.StateError as error:
-        if "closed" not in str(error):
-            raise
 
 
 def struck(monkeypatch, owner, name, event, after=False):

@@ -35,7 +35,7 @@ def test_tensors_between_partitions_share_one_arena(engine):
     x = np.random.default_rng(0).standard_normal((64, 16)).astype(np.float32)
     result = executable.run({"x": x})["y"]
     np.testing.assert_allclose(result, np.tanh(1 / (1 + np.exp(-np.maximum(x, 0)))) ** 2, rtol=1e-5, atol=1e-6)
-    scratch = max(step.compiled.scratchpad_nbytes for step in executable._steps if step.compiled)
+    scratch = max(step.compiled.scratchpad_nbytes for step in executable.steps if step.compiled)
     # six tensors lie between the partitions; two at a time are alive
     assert executable.arena_nbytes <= 2 * x.nbytes + scratch
     executable.close()
@@ -96,7 +96,7 @@ def test_inplace_pairs_share_bytes(engine):
     graph.add_op(gp.Op(2, "Wildcard", [b], [y]))
     graph.finalize()
     executable = Executable(ModelForm(graph, {}, {"x": 0}, {"y": 3}, {0: copy, 2: copy}), engine)
-    [compiled] = [step.compiled for step in executable._steps if step.compiled]
+    [compiled] = [step.compiled for step in executable.steps if step.compiled]
     assert compiled.inplace_ports == ((1, 2),)
     assert executable.arena_nbytes == 1024 * 16 * 4 + compiled.scratchpad_nbytes
     value = np.random.default_rng(0).standard_normal((1024, 16)).astype(np.float32)

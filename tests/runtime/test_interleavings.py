@@ -8,7 +8,7 @@ shows in the results; afterwards nothing may be charged, held or leased.
 import gc
 import itertools
 from concurrent.futures import TimeoutError as StillWaitingError
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from graphpool.cache import ConstantTensorCache, constant_tensor_cache, primitiv
 from graphpool.runtime import _constants, constant_part
 from graphpool.runtime.engine_constants import EngineConstants
 from graphpool.runtime.engine_primitives import EnginePrimitives
-from tests.helpers.caches import TIMEOUT_S, QuarantineResource, in_thread
+from tests.helpers.caches import TIMEOUT_S, QuarantineResource, closed_at_most, in_thread
 from tests.helpers.constant_jobs import Job, weights
 from tests.helpers.memory import run_in_child
 from tests.helpers.onnx_models import random_array
@@ -29,16 +29,6 @@ BLOCKED_S = 0.2
 
 FIRST, SECOND = weights(1), weights(2)
 SOURCE = make_source()
-
-
-@contextmanager
-def closed_at_most():
-    """Lets a `StateError` pass that says that something is closed."""
-    try:
-        yield
-    except gp.StateError as error:
-        if "closed" not in str(error):
-            raise
 
 
 class World(QuarantineResource):

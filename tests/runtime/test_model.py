@@ -11,6 +11,7 @@ from graphpool.runtime.model import Model
 from graphpool.runtime.model_form import ModelForm
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
+from tests.helpers.memory import run_threads
 
 W = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -77,7 +78,7 @@ def test_results_are_fresh_arrays(model):
 
 
 def test_large_results_that_are_kept_stay_what_they_were(model):
-    kept, errors = [], []
+    kept = []
 
     def work(seed):
         for step in range(20):
@@ -85,15 +86,10 @@ def test_large_results_that_are_kept_stay_what_they_were(model):
             y = model.run({"x": x})["y"]
             if step % 3:
                 kept.append((x, y[1:]))
-            elif not np.allclose(y, expected(x), rtol=1e-5, atol=1e-5):
-                errors.append(seed)
+            else:
+                np.testing.assert_allclose(y, expected(x), rtol=1e-5, atol=1e-5)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    run_threads(4, work)
     assert all(np.allclose(y, expected(x)[1:], rtol=1e-5, atol=1e-5) for x, y in kept)
 
 
@@ -110,22 +106,13 @@ def test_runs_side_by_side_that_need_no_arena_do_not_share_what_they_write(engin
     ports = ModelPort("x", DataType.F32, (64, 4)), ModelPort("y", DataType.F32, (64, 4))
     with Model(ports[:1], ports[1:], specialise, engine) as model:
         assert model.specialise().arena_nbytes == 0
-        errors = []
 
         def work(seed):
             x = batch(64, seed)
-            wanted = np.maximum(x, 0)
-            try:
-                errors.extend(1 for _ in range(1000) if not np.array_equal(model.run({"x": x})["y"], wanted))
-            except Exception as error:
-                errors.append(error)
+            for _ in range(1000):
+                np.testing.assert_array_equal(model.run({"x": x})["y"], np.maximum(x, 0))
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        run_threads(8, work)
 
 
 @pytest.mark.parametrize("change", ["read-only", "transposed", "strided", "dlpack", "unaligned", "memoryview"])
@@ -241,22 +228,12 @@ def test_a_prediction_needs_the_shapes(model):
 
 
 def test_threads_run_one_model_side_by_side(model):
-    failures = []
-    start = threading.Barrier(8)
-
     def work(seed):
-        start.wait()
         for k in range(40):
             x = batch(1 + (seed + k) % 3 * 50, seed * 100 + k)
-            if not np.allclose(model.run({"x": x})["y"], expected(x), rtol=1e-4, atol=1e-4):
-                failures.append((seed, k))
+            np.testing.assert_allclose(model.run({"x": x})["y"], expected(x), rtol=1e-4, atol=1e-4)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    run_threads(8, work)
     stats = model.stats()
     assert (stats.runs, stats.misses, stats.forms) == (320, 3, 3)
 

@@ -1,12 +1,11 @@
 """The seed's design: pools reserved with the cached primitive, returned at close, freed by eviction."""
 
-import threading
-
 import numpy as np
 import pytest
 
 import graphpool as gp
 from graphpool.cache import primitive_cache, set_primitive_cache_capacity
+from tests.helpers.memory import run_threads
 
 
 @pytest.fixture
@@ -145,25 +144,17 @@ def test_scratch_is_checked(engine):
 
 
 def test_many_threads_compile_run_and_close_while_the_capacity_changes(engine):
-    failures = []
-
-    def work(seed):
-        rng = np.random.default_rng(seed)
-        for _ in range(40):
-            with matmul(engine, int(rng.integers(1, 6)), scratch=str(rng.choice(["primitive", "shared"]))) as compiled:
-                if not (run(compiled, engine) == 32).all():
-                    failures.append(seed)
-
-    def disturb():
+    def change_capacity():
         for capacity in (1, 3, 0, 5, 2) * 8:
             set_primitive_cache_capacity(capacity)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)] + [threading.Thread(target=disturb)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    def compile_and_run(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(40):
+            with matmul(engine, int(rng.integers(1, 6)), scratch=str(rng.choice(["primitive", "shared"]))) as compiled:
+                assert (run(compiled, engine) == 32).all()
+
+    run_threads(7, lambda i: compile_and_run(i) if i < 6 else change_capacity())
     set_primitive_cache_capacity(0)
     engine.trim()
     assert engine.stats().current_nbytes == 0

@@ -17,6 +17,7 @@ from graphpool.typing import DataType
 onnx = pytest.importorskip("onnx")
 
 from tests.cases.session_models import PAIRS, capacity_of  # noqa: E402
+from tests.helpers.memory import run_threads  # noqa: E402
 
 ATTENTION, STATES = PAIRS["attention"]
 
@@ -478,26 +479,17 @@ def test_many_sessions_in_many_threads(model):
     for seed, inputs in runs.items():
         hand = ByHand(model, STATES, ATTENTION)
         wanted[seed] = [hand.run(one) for one in inputs]
-    errors = []
 
     def work(seed):
-        try:
-            for _ in range(2):
-                with model.session(STATES, {"p": 24}) as session:
-                    for number, inputs in enumerate(runs[seed]):
-                        check(session.run(inputs), wanted[seed][number])
-                        if number == 6:
-                            fork = session.fork()
-                    check(fork.run(runs[seed][7]), wanted[seed][7])
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(2):
+            with model.session(STATES, {"p": 24}) as session:
+                for number, inputs in enumerate(runs[seed]):
+                    check(session.run(inputs), wanted[seed][number])
+                    if number == 6:
+                        fork = session.fork()
+                check(fork.run(runs[seed][7]), wanted[seed][7])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in runs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    run_threads(len(runs), work)
 
 
 def test_a_forked_process_goes_on(model, session):

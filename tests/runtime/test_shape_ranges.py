@@ -6,7 +6,6 @@ import pickle
 import re
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from graphpool.runtime.model_port import ModelPort
 from graphpool.runtime.shape_ranges import RangePeak, ShapeRanges
 from graphpool.typing import DataType
 from tests.cases.unknown_sizes import MODELS, DynamicModel
+from tests.helpers.memory import run_threads
 from tests.helpers.tree import ROOT
 
 onnx = pytest.importorskip("onnx")
@@ -30,12 +30,6 @@ RANGES = {
     "host": {"n": (3, 30)},
 }
 """Of models whose ranges are covered."""
-
-
-@pytest.fixture
-def engine():
-    with gp.Engine("cpu", threads=1) as engine:
-        yield engine
 
 
 def points(ranges):
@@ -123,7 +117,6 @@ def test_the_largest_peak_is_a_limit_under_which_eight_threads_run(name):
     case, ranges = MODELS[name], RANGES[name]
     with gp.Engine("cpu", threads=1) as engine, case.load(engine, shapes=ranges) as model:
         limit = int(model.predict_peak())
-    errors = []
     if name == "host":  # one program for each shape, none of which gives way
         return
     with gp.Engine("cpu", threads=1, memory_limit=limit) as engine, case.load(engine, shapes=ranges) as model:
@@ -131,18 +124,10 @@ def test_the_largest_peak_is_a_limit_under_which_eight_threads_run(name):
 
         def work(seed):
             rng = np.random.default_rng(seed)
-            try:
-                for sizes in rng.choice(points(ranges), 40):
-                    model.run(case.arrays(sizes, rng))
-            except BaseException as error:
-                errors.append(error)
+            for sizes in rng.choice(points(ranges), 40):
+                model.run(case.arrays(sizes, rng))
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        run_threads(8, work)
         assert engine.budget.peak <= limit
         assert model.stats().runs == 8 * 40
 

@@ -4,12 +4,7 @@ from graphpool.runtime.costs import stage_latencies
 from graphpool.runtime.machine import MEMORY_BANDWIDTH
 from graphpool.runtime.stage_model import StageModel
 
-
-@pytest.fixture(autouse=True)
-def nothing_measured():
-    stage_latencies.cache_clear()
-    yield
-    stage_latencies.cache_clear()
+pytestmark = pytest.mark.usefixtures("no_stage_latencies")
 
 
 def model(costs, speedups, threads=2):

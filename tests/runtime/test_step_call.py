@@ -10,12 +10,6 @@ from graphpool.runtime.form_sizes import Described
 F32 = np.dtype(np.float32)
 
 
-@pytest.fixture
-def engine():
-    with gp.Engine("cpu", threads=1) as engine:
-        yield engine
-
-
 def compile_product(engine):
     x, y = gp.LogicalTensor(0, "f32", (5, 64)), gp.LogicalTensor(2, "f32", (5, 48))
     w = gp.LogicalTensor(1, "f32", (64, 48), property="constant")

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import threading
 
 import pytest
 
@@ -140,7 +139,7 @@ def test_a_busy_team_is_reported(team):
     lists, _ = link(list_schedule(fork_join(2, 2), 2))
     outcomes = []
 
-    def work():
+    def work(_):
         for _ in range(20):
             try:
                 lists.rehearse(team, [200_000] * lists.ncalls)
@@ -148,11 +147,7 @@ def test_a_busy_team_is_reported(team):
             except gp.StateError:
                 outcomes.append("busy")
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(2, work)
     assert len(outcomes) == 40
     assert "ran" in outcomes
 

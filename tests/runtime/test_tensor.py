@@ -13,12 +13,6 @@ import pytest
 import graphpool as gp
 
 
-@pytest.fixture
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
-
-
 def lt(shape=(2, 3), dtype="f32", tensor_id=5, **fields):
     return gp.LogicalTensor(tensor_id, dtype, shape, **fields)
 

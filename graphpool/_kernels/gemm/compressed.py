@@ -1,8 +1,8 @@
 """Matrix products of float32 with constant weights of 8 or 4 bits, which stay compressed in memory.
 
     weights = CompressedFormat(4096, 4096, "u4", group=32)
-    weights.pack((4096, 1))(q, numbers)                 # once; `weights.numbers_nbytes` says how large numbers are
-    weights.pack_scales((4096, 1))(plain, scales)
+    weights.pack("numbers", (4096, 1))(q, numbers)      # once; `weights.nbytes("numbers")` says how large numbers are
+    weights.pack("scales", (4096, 1))(plain, scales)
     weights.matmul(MatmulProblem((), 1, 4096, 4096, (4096, 1), (4096,)))(a, numbers, scales, dst)
 
 A weight is (q - zero) * scale, with a scale and perhaps a zero point for each column, and within it for each `group` of
@@ -13,14 +13,14 @@ rows, as ``gemm/gp_compressed.h`` describes. Kernels: ``f32_matmul_compressed``,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from graphpool._sizes import largest, least
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from .packed import TILE_PANELS, MatrixFormat, l2_nbytes, row_block, streams
+from .packed import TILE_PANELS, MatrixFormat, l2_nbytes, row_block, streams, worthwhile_cols
 from .post_ops import NO_POST_OPS, PostOps
 from .problem import aligned, even_part
 
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
     from .problem import MatmulProblem
 
-__all__ = ["BITS", "CompressedFormat"]
+__all__ = ["BITS", "CompressedFormat", "Part"]
+
+Part = Literal["numbers", "scales", "zeros"]
+"""What of compressed weights is packed by itself."""
 
 BITS = {"s8": 8, "u8": 8, "s4": 4, "u4": 4}
 """Bits of a number of each type."""
@@ -51,9 +54,6 @@ _INT8_BLOCK = 128
 
 _DIGIT_ROWS = 32
 """Rows of a task with digits: enough to hide that a panel comes from L3."""
-
-_LEAST_WORK = 2**18
-"""Multiply-adds (rows counted as 4 at least) of a task, about 10 microseconds, so that handing it out costs little."""
 
 _WIDE, _LEAST_TASKS = 256, 4
 """Columns from which on making the digits of a row costs under a tenth of a task; tasks that are worth more than that
@@ -104,69 +104,42 @@ class CompressedFormat(MatrixFormat):
         """What is added to numbers and zero points, so that they are not signed."""
         return _HALVES.get(self.dtype, 0)
 
-    @property
-    def numbers_nbytes(self) -> int:
-        """Of the numbers. Unit: bytes."""
-        return aligned(-(-self.k * BITS[self.dtype] // 32) * 4 * self.cols)
+    def nbytes(self, part: Part) -> int:
+        """Of a part; 0 for zero points where all weights have one. Unit: bytes."""
+        if part == "numbers":
+            return aligned(-(-self.k * BITS[self.dtype] // 32) * 4 * self.cols)
+        has_part = part == "scales" or self.zero is None
+        return aligned(self.ngroups * self.cols * (4 if part == "scales" else 2)) if has_part else 0
 
-    @property
-    def scales_nbytes(self) -> int:
-        """Of the scales. Unit: bytes."""
-        return aligned(self.ngroups * self.cols * 4)
+    def pack(self, part: Part, strides: Sequence[int], dtype: str | None = None) -> KernelCall:
+        """A kernel that packs a part; arguments: plain, packed. A panel a task.
 
-    @property
-    def zeros_nbytes(self) -> int:
-        """Of the zero points, 0 where all weights have one. Unit: bytes."""
-        return aligned(self.ngroups * self.cols * 2) if self.zero is None else 0
-
-    def pack(self, strides: Sequence[int]) -> KernelCall:
-        """A kernel that packs the numbers; arguments: q, packed. A panel a task.
-
-        `strides`: row and column stride of q, any. Unit: elements. Cost: one read and one write, about a nanosecond an
-        element.
+        `strides` of plain over rows and columns for numbers, else over groups and columns; 0 broadcasts scales and zero
+        points. Unit: elements. `dtype`: of plain; f32 by default, which may be any float for scales, and for zero
+        points integers of at most 9 bits too. Numbers have that of the format. Cost: one read and one write, about a
+        nanosecond a number.
 
         Raises
         ------
         InvalidShapeError
-            Strides that are no pair; so do the calls below.
+            Other than two strides.
         """
-        return self._move_numbers("any_matmul_pack_numbers", strides, -(-self.n // self.panel))
+        return self._move_part("pack", part, strides, dtype, -(-self.n // self.panel))
 
-    def unpack(self, strides: Sequence[int]) -> KernelCall:
-        """The inverse of `pack`, with the same strides, as one task; arguments: packed, q."""
-        return self._move_numbers("any_matmul_unpack_numbers", strides, int(0 not in (self.k, self.n)))
+    def unpack(self, part: Part, strides: Sequence[int]) -> KernelCall:
+        """The inverse of `pack`, with the same strides, to f32 but for numbers; arguments: packed, plain.
 
-    def pack_scales(self, strides: Sequence[int], dtype: str = "f32") -> KernelCall:
-        """A kernel that packs the scales; arguments: scales, packed. A panel a task.
-
-        `strides` over groups and columns, of which 0 broadcasts. Unit: elements.
+        Numbers are one task.
         """
-        return self._move_scales("f32_matmul_pack_scales", strides, dtype)
+        ntasks = int(0 not in (self.k, self.n)) if part == "numbers" else -(-self.n // self.panel)
+        return self._move_part("unpack", part, strides, None, ntasks)
 
-    def unpack_scales(self, strides: Sequence[int]) -> KernelCall:
-        """The inverse of `pack_scales` for scales of f32."""
-        return self._move_scales("f32_matmul_unpack_scales", strides, "f32")
-
-    def pack_zeros(self, strides: Sequence[int], dtype: str) -> KernelCall:
-        """As `pack_scales`, of zero points, integers of at most 9 bits."""
-        return self._move_scales("any_matmul_pack_zeros", strides, dtype)
-
-    def unpack_zeros(self, strides: Sequence[int]) -> KernelCall:
-        """The inverse of `pack_zeros`, to zero points as f32."""
-        return self._move_scales("any_matmul_unpack_zeros", strides, "f32")
-
-    def _move_numbers(self, name: str, strides: Sequence[int], ntasks: int) -> KernelCall:
-        row, col = _pair(strides)
-        values = {"k": self.k, "n": self.n, "row": row, "col": col, "dtype": DTYPE_CODES[self.dtype]}
-        return pack(name, values, ntasks=ntasks, isa=self.isa)
-
-    def _move_scales(self, name: str, strides: Sequence[int], dtype: str) -> KernelCall:
-        group, col = _pair(strides)
-        values = {
-            "n": self.n, "ngroups": self.ngroups, "group": group, "col": col, "dtype": DTYPE_CODES[dtype],
-            "half": self.half,
-        }  # fmt: skip
-        return pack(name, values, ntasks=-(-self.n // self.panel), isa=self.isa)
+    def _move_part(self, what: str, part: Part, strides: Sequence[int], dtype: str | None, ntasks: int) -> KernelCall:
+        name = f"{'f32' if part == 'scales' else 'any'}_matmul_{what}_{part}"
+        if part == "numbers":
+            return self._move(name, strides, {"k": self.k, "dtype": DTYPE_CODES[self.dtype]}, ntasks)
+        values = {"ngroups": self.ngroups, "dtype": DTYPE_CODES[dtype or "f32"], "half": self.half}
+        return self._move(name, strides, values, ntasks, "group")
 
     def matmul(self, problem: MatmulProblem, post_ops: PostOps = NO_POST_OPS, *, int8: bool = False) -> KernelCall:
         """A kernel for products with these weights; arguments: a, numbers, scales, zero points, those of the post-ops.
@@ -232,12 +205,6 @@ class CompressedFormat(MatrixFormat):
         )  # fmt: skip
 
 
-def _pair(strides: Sequence[int]) -> tuple[int, int]:
-    if len(strides) != 2:
-        raise InvalidShapeError(explain("strides", accepted="2 strides", got=tuple(strides)))
-    return strides[0], strides[1]
-
-
 def _check(weights: CompressedFormat, problem: MatmulProblem, post_ops: PostOps) -> None:
     """Check that the problem is one for the weights."""
     problem.check_weights(weights.k, weights.n)
@@ -262,7 +229,7 @@ def _unit(rows: int, panel: int) -> int:
 
 def _col_block(rows: int, n: int, k: int, unit: int, few: int) -> int:
     """Columns of a task: whole units, at least so `few`, as few as still make a task worth handing out."""
-    cols = largest(-(-_LEAST_WORK // (largest(rows, 4) * max(k, 4))), few)
+    cols = largest(worthwhile_cols(rows, k), few)
     return even_part(n, n // cols, unit)
 
 

@@ -137,6 +137,15 @@ class MatrixFormat:
         lanes = lanes_of(self.isa)
         return -(-self.n // lanes) * lanes
 
+    def _move(
+        self, name: str, strides: Sequence[int], values: dict[str, Any], ntasks: int, row: str = "row"
+    ) -> KernelCall:
+        """The kernel `name` between plain weights and packed ones; it calls the first stride `row`."""
+        if len(strides) != 2:
+            raise InvalidShapeError(explain("strides of weights", accepted="2 strides", got=tuple(strides)))
+        values = values | {"n": self.n, row: strides[0], "col": strides[1]}
+        return pack(name, values, ntasks=ntasks, isa=self.isa)
+
 
 @dataclass(frozen=True)
 class PackedFormat(MatrixFormat):
@@ -188,21 +197,18 @@ class PackedFormat(MatrixFormat):
         if b_dtype != self.dtype and (self.dtype, b_dtype) not in (("bf16", "f32"), ("s8", "u8")):
             what = f"weights to pack as {self.dtype}"
             raise InvalidDataTypeError(explain(what, accepted=self.dtype, got=b_dtype), dtype=b_dtype)
-        return self._move("any_matmul_pack", strides, batch_stride, b_dtype)
+        return self._move_panels("any_matmul_pack", strides, batch_stride, b_dtype)
 
     def unpack(self, strides: Sequence[int], *, batch_stride: int = 0) -> KernelCall:
         """The inverse of `pack`, bit for bit, with the same parameters; arguments: packed, b."""
-        return self._move("any_matmul_unpack", strides, batch_stride, self.dtype)
+        return self._move_panels("any_matmul_unpack", strides, batch_stride, self.dtype)
 
-    def _move(self, name: str, strides: Sequence[int], batch_stride: int, b_dtype: str) -> KernelCall:
-        """The kernel `name` between a matrix and its panels."""
-        if len(strides) != 2:
-            raise InvalidShapeError(explain("strides of weights", accepted="2 strides", got=tuple(strides)))
+    def _move_panels(self, name: str, strides: Sequence[int], batch_stride: int, b_dtype: str) -> KernelCall:
         values = {
-            "k": self.k, "n": self.n, "row": strides[0], "col": strides[1], "batch": batch_stride, "pitch": self.pitch,
+            "k": self.k, "batch": batch_stride, "pitch": self.pitch,
             "dtype": DTYPE_CODES[self.dtype], "b_dtype": DTYPE_CODES[b_dtype],
         }  # fmt: skip
-        return pack(name, values, ntasks=self.batch * -(-self.n // (_PACK_PANELS * self.panel)), isa=self.isa)
+        return self._move(name, strides, values, self.batch * -(-self.n // (_PACK_PANELS * self.panel)))
 
     def matmul(
         self,
@@ -300,13 +306,18 @@ def streams(rows: int) -> int:
         return TILE_PANELS if rows <= 3 else 2
 
 
+def worthwhile_cols(rows: int, k: int) -> int:
+    """Columns that make a task worth handing out."""
+    return -(-_LEAST_WORK // (largest(rows, 4) * largest(k, 4)))
+
+
 def _col_block(n: int, k: int, rows: int, others: int, panel: int, converts: bool, has_epilogue: bool) -> int:
     """Columns of a task: whole groups of panels, as few as still make a task worth handing out.
 
     `others` are the blocks that have the same columns; `converts` says that each task brings its rows into words.
     """
     unit = panel * streams(rows)
-    cols = largest(-(-_LEAST_WORK // (largest(rows, 4) * largest(k, 4))), _WIDE if converts else 1)
+    cols = largest(worthwhile_cols(rows, k), _WIDE if converts else 1)
     if has_epilogue:
         cols = largest(cols, choose(others * (n // _WIDE), 15, 1, _WIDE))
     return even_part(n, n // cols, unit)

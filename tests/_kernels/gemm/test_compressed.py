@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from typing import get_args
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
-from graphpool._kernels.gemm.compressed import BITS, CompressedFormat
+from graphpool._kernels.gemm.compressed import BITS, CompressedFormat, Part
 from graphpool._kernels.gemm.post_ops import PostOps
 from graphpool._kernels.gemm.problem import MatmulProblem
 from graphpool._kernels.gemm.requant import Requant
@@ -23,6 +24,7 @@ from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_step
 ISAS = _dispatch.isas()
 RANGES = {"s8": (-128, 128), "u8": (0, 256), "s4": (-8, 8), "u4": (0, 16)}
 EPS = 2.0**-24
+PARTS = get_args(Part)
 
 
 def numbers(shape, dtype, seed=0):
@@ -60,16 +62,15 @@ class Weights:
         self.values = (logical - (spread(points) if zeros else 0)) * spread(scales).astype(np.float64)
         self.format = CompressedFormat(k, n, dtype, group=group, zero=None if zeros else 0, isa=isa)
         self.packed = []
-        self.run(self.format.pack((1, k) if transposed else (n, 1)), self.format.numbers_nbytes, as_bytes(q, dtype))
-        self.run(self.format.pack_scales((n, 1)), self.format.scales_nbytes, scales)
+        self.pack("numbers", (1, k) if transposed else (n, 1), as_bytes(q, dtype))
+        self.pack("scales", (n, 1), scales)
         if zeros:
-            call = self.format.pack_zeros((n, 1), "s32" if BITS[dtype] == 4 else "s64")
-            self.run(call, self.format.zeros_nbytes, points)
+            self.pack("zeros", (n, 1), points, "s32" if BITS[dtype] == 4 else "s64")
 
-    def run(self, call, nbytes, source):
+    def pack(self, part, strides, source, dtype=None):
         """Pack between guards."""
-        whole, packed = guarded(nbytes, np.uint8, fill=0x55)
-        run_in_steps(call, 2, source, packed)
+        whole, packed = guarded(self.format.nbytes(part), np.uint8, fill=0x55)
+        run_in_steps(self.format.pack(part, strides, dtype), 2, source, packed)
         assert (whole[:32] == 0x55).all()
         assert (whole[-32:] == 0x55).all()
         self.packed.append(packed)
@@ -153,11 +154,10 @@ def test_scales_and_zero_points_are_broadcast_and_converted(isa, m):
     q, a = numbers((k, n), "u8"), normal((m, k))
     scale, points = np.array([0.25], ml_dtypes.bfloat16), numbers(n, "u8", 3).astype(np.uint8)
     weights = CompressedFormat(k, n, "u8", group=16, zero=None, isa=isa)
-    sizes = weights.numbers_nbytes, weights.scales_nbytes, weights.zeros_nbytes
-    packed, out = [np.empty(nbytes, np.uint8) for nbytes in sizes], np.empty((m, n), np.float32)
-    run_all(weights.pack((n, 1)), q.astype(np.uint8), packed[0])
-    run_all(weights.pack_scales((0, 0), "bf16"), scale.view(np.uint16), packed[1])
-    run_all(weights.pack_zeros((0, 1), "u8"), points, packed[2])
+    packed, out = [np.empty(weights.nbytes(part), np.uint8) for part in PARTS], np.empty((m, n), np.float32)
+    run_all(weights.pack("numbers", (n, 1)), q.astype(np.uint8), packed[0])
+    run_all(weights.pack("scales", (0, 0), "bf16"), scale.view(np.uint16), packed[1])
+    run_all(weights.pack("zeros", (0, 1), "u8"), points, packed[2])
     run_all(product(weights, m), a, *packed, out)
     np.testing.assert_allclose(out, a.astype(np.float64) @ ((q - points.astype(int)) * 0.25), rtol=1e-4, atol=1e-3)
 
@@ -256,10 +256,10 @@ def test_sums_of_8_bits_are_exact(isa, dtype, zeros, size):
 def test_numbers_at_the_ends_of_their_range_do_not_saturate(isa, dtype, extreme):
     k, n = 64, 40
     weights, value = CompressedFormat(k, n, dtype, isa=isa), range(*RANGES[dtype])[extreme]
-    packed = [np.empty(nbytes, np.uint8) for nbytes in (weights.numbers_nbytes, weights.scales_nbytes)]
+    packed = [np.empty(weights.nbytes(part), np.uint8) for part in PARTS[:2]]
     q, out = as_bytes(np.full((k, n), value), dtype), np.empty((2, n), np.float32)
-    run_all(weights.pack((n, 1)), q, packed[0])
-    run_all(weights.pack_scales((0, 0)), np.ones(1, np.float32), packed[1])
+    run_all(weights.pack("numbers", (n, 1)), q, packed[0])
+    run_all(weights.pack("scales", (0, 0)), np.ones(1, np.float32), packed[1])
     a = np.array([[127] * k, [-127] * k], np.float32)
     run_all(product(weights, 2, int8=True), a, *packed, out)
     np.testing.assert_array_equal(out, (a.sum(1, keepdims=True) * value).repeat(n, 1))
@@ -309,9 +309,8 @@ def test_random_geometry(data):
 def test_layouts_take_a_quarter_and_an_eighth():
     full = 4096 * 4096 * 4
     bytes_of_one, nibbles = CompressedFormat(4096, 4096, "s8"), CompressedFormat(4096, 4096, "u4", group=32, zero=None)
-    assert [bytes_of_one.numbers_nbytes, nibbles.numbers_nbytes] == [full // 4, full // 8]
-    assert [bytes_of_one.scales_nbytes, nibbles.scales_nbytes] == [4096 * 4, 128 * 4096 * 4]
-    assert [bytes_of_one.zeros_nbytes, nibbles.zeros_nbytes] == [0, 128 * 4096 * 2]
+    assert [bytes_of_one.nbytes(part) for part in PARTS] == [full // 4, 4096 * 4, 0]
+    assert [nibbles.nbytes(part) for part in PARTS] == [full // 8, 128 * 4096 * 4, 128 * 4096 * 2]
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -321,18 +320,11 @@ def test_unpacking_gives_every_number_back(isa, dtype, transposed):
     k, n = 19, 37
     q, strides = as_bytes(numbers((n, k) if transposed else (k, n), dtype), dtype), (1, k) if transposed else (n, 1)
     weights = CompressedFormat(k, n, dtype, group=8, zero=None, isa=isa)
-    packed, plain = np.empty(weights.numbers_nbytes, np.uint8), np.zeros_like(q)
-    run_all(weights.pack(strides), q, packed)
-    run_all(weights.unpack(strides), packed, plain)
-    np.testing.assert_array_equal(plain, q)
     scales, points = normal((3, n)), numbers((3, n), dtype).astype(np.float32)
-    for pack, unpack, nbytes, array in (
-        (weights.pack_scales((n, 1)), weights.unpack_scales((n, 1)), weights.scales_nbytes, scales),
-        (weights.pack_zeros((n, 1), "f32"), weights.unpack_zeros((n, 1)), weights.zeros_nbytes, points),
-    ):
-        packed, back = np.empty(nbytes, np.uint8), np.zeros_like(array)
-        run_all(pack, array, packed)
-        run_all(unpack, packed, back)
+    for part, array, steps in zip(PARTS, (q, scales, points), (strides, (n, 1), (n, 1)), strict=True):
+        packed, back = np.empty(weights.nbytes(part), np.uint8), np.zeros_like(array)
+        run_all(weights.pack(part, steps), array, packed)
+        run_all(weights.unpack(part, steps), packed, back)
         np.testing.assert_array_equal(back, array)
 
 
@@ -351,10 +343,12 @@ def test_bad_formats_raise(error, change):
         CompressedFormat(**({"k": 16, "n": 4, "dtype": "u8"} | change))
 
 
-@pytest.mark.parametrize("pack", ["pack", "unpack", "pack_scales", "unpack_scales", "unpack_zeros"])
-def test_strides_of_packing_are_pairs(pack):
-    with pytest.raises(InvalidShapeError, match="2 strides"):
-        getattr(CompressedFormat(16, 4, "s8", zero=None), pack)((1,))
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("pack", ["pack", "unpack"])
+def test_strides_of_packing_are_pairs(pack, part):
+    for strides in ((), (1,), (1, 1, 1)):
+        with pytest.raises(InvalidShapeError, match="2 strides"):
+            getattr(CompressedFormat(16, 4, "s8", zero=None), pack)(part, strides)
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,6 @@ needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="float modes change nothing
 
 
 @pytest.fixture
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
-
-
-@pytest.fixture
 def force(monkeypatch):
     """Sets what GRAPHPOOL_IMPL says."""
     return lambda **impls: monkeypatch.setitem(config._values, "impl", {k.strip("_"): v for k, v in impls.items()})

@@ -6,7 +6,6 @@ What is promised stands in docs/concepts/numerics.md; what is left out here is w
 import numpy as np
 import pytest
 
-import graphpool as gp
 from graphpool.typing import DataType
 from tests.cases.graphs import GraphBuilder
 from tests.cases.workloads import CASES, CONV
@@ -36,12 +35,6 @@ TAILS = {"GELU": 1000.0, "SoftPlus": 40.0}
 SIGNED = ("Abs", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Erf", "Floor", "Neg", "Reciprocal", "Round", "Sign", "Sin",
           "Sinh", "Sqrt", "Tan", "Tanh", "Add", "Subtract", "Multiply", "Divide")  # fmt: skip
 """Kinds whose zeros have the sign of IEEE arithmetic."""
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
 
 
 def elementwise(kind, dtype, shape, attrs):

@@ -8,12 +8,6 @@ from tests.cases.workloads import BY_NAME, CASES
 from tests.helpers.partitions import check_graph, evaluate_case
 
 
-@pytest.fixture(scope="module")
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
-
-
 def test_names_are_unique():
     assert len(BY_NAME) == len(CASES)
 

@@ -19,7 +19,7 @@ from ...._kernels.conv.packed import F32ConvFormat
 from ...._kernels.conv.problem import ConvFormat, ConvShape
 from ...._kernels.conv.winograd import TILES, WinogradFormat
 from ...._kernels.eltwise.eltwise import EltwiseBuilder
-from ...._kernels.gemm.compressed import BITS, CompressedFormat
+from ...._kernels.gemm.compressed import BITS, CompressedFormat, Part
 from ...._kernels.gemm.packed import PackedFormat
 from ...._kernels.gemm.problem import aligned
 from ....typing import DataType
@@ -220,6 +220,7 @@ def _add(shape: Sequence[int], strides: Sequence[int], number: int, dtypes: tupl
 class _CompressedLayout(WeightLayout):
     """A part of weights of 8 or 4 bits: `format` knows it; `is_transposed` where the last axis is that of groups."""
 
+    part: ClassVar[Part]
     format: CompressedFormat
     is_transposed: bool
 
@@ -228,15 +229,33 @@ class _CompressedLayout(WeightLayout):
         """See `WeightLayout`."""
         return DataType.F32
 
-    def _strides(self, plain: View) -> Sequence[int]:
-        """Strides of plain numbers or scales over rows, or groups, and columns."""
-        strides = (0, *plain.strides)[-2:]
-        return strides[::-1] if self.is_transposed else strides
+    @property
+    def name(self) -> str:
+        """See `WeightLayout`."""
+        return f"{'zero points' if self.part == 'zeros' else self.part} of a product"
 
     @property
     def fields(self) -> tuple[Field, ...]:
         """See `WeightLayout`."""
         return ((self.is_transposed, 1),)
+
+    @property
+    def nbytes(self) -> int:
+        """See `WeightLayout`."""
+        return self.format.nbytes(self.part)
+
+    def _strides(self, plain: View) -> Sequence[int]:
+        """Strides of plain numbers or scales over rows, or groups, and columns."""
+        strides = (0, *plain.strides)[-2:]
+        return strides[::-1] if self.is_transposed else strides
+
+    def pack(self, source: V, place: V) -> Iterator[tuple[KernelCall, V, V]]:
+        """See `WeightLayout`."""
+        yield self.format.pack(self.part, self._strides(source)), source, place
+
+    def unpack(self, packed: V, place: V) -> Iterator[tuple[KernelCall, V, V]]:
+        """See `WeightLayout`."""
+        yield self.format.unpack(self.part, self._strides(place)), packed, place
 
 
 @dataclass(frozen=True)
@@ -244,11 +263,7 @@ class NumberWeights(_CompressedLayout):
     """Numbers of 8 or 4 bits, whose scales and zero points lie elsewhere."""
 
     kind = 5
-
-    @property
-    def name(self) -> str:
-        """See `WeightLayout`."""
-        return "numbers of a product"
+    part = "numbers"
 
     @classmethod
     def decode(cls, number: int, dtype: DataType, shape: tuple[int, ...]) -> NumberWeights | None:
@@ -264,19 +279,6 @@ class NumberWeights(_CompressedLayout):
         """See `WeightLayout`."""
         return DataType.parse(self.format.dtype)
 
-    @property
-    def nbytes(self) -> int:
-        """See `WeightLayout`."""
-        return self.format.numbers_nbytes
-
-    def pack(self, source: V, place: V) -> Iterator[tuple[KernelCall, V, V]]:
-        """See `WeightLayout`."""
-        yield self.format.pack(self._strides(source)), source, place
-
-    def unpack(self, packed: V, place: V) -> Iterator[tuple[KernelCall, V, V]]:
-        """See `WeightLayout`."""
-        yield self.format.unpack(self._strides(place)), packed, place
-
 
 def _scales_format(shape: tuple[int, ...], is_transposed: bool, dtype: str) -> CompressedFormat | None:
     """A format with so many scales, (n,) or (groups, n), or turned round."""
@@ -291,11 +293,7 @@ class ScaleWeights(_CompressedLayout):
     """The scales of such numbers, as f32."""
 
     kind = 6
-
-    @property
-    def name(self) -> str:
-        """See `WeightLayout`."""
-        return "scales of a product"
+    part = "scales"
 
     @classmethod
     def decode(cls, number: int, dtype: DataType, shape: tuple[int, ...]) -> ScaleWeights | None:
@@ -303,19 +301,6 @@ class ScaleWeights(_CompressedLayout):
         found = _split(number, 1)
         own = None if found is None else _scales_format(shape, bool(found[0]), "u8")
         return None if own is None or found is None or dtype not in _FLOATS else cls(own, bool(found[0]))
-
-    @property
-    def nbytes(self) -> int:
-        """See `WeightLayout`."""
-        return self.format.scales_nbytes
-
-    def pack(self, source: V, place: V) -> Iterator[tuple[KernelCall, V, V]]:
-        """See `WeightLayout`."""
-        yield self.format.pack_scales(self._strides(source)), source, place
-
-    def unpack(self, packed: V, place: V) -> Iterator[tuple[KernelCall, V, V]]:
-        """See `WeightLayout`."""
-        yield self.format.unpack_scales(self._strides(place)), packed, place
 
 
 _NUMBER_DTYPES = ("u8", "s8", "u4", "s4")
@@ -326,11 +311,7 @@ class ZeroWeights(_CompressedLayout):
     """Their zero points as s16, those of signed numbers plus half of their range."""
 
     kind = 7
-
-    @property
-    def name(self) -> str:
-        """See `WeightLayout`."""
-        return "zero points of a product"
+    part = "zeros"
 
     @classmethod
     def decode(cls, number: int, dtype: DataType, shape: tuple[int, ...]) -> ZeroWeights | None:
@@ -345,19 +326,6 @@ class ZeroWeights(_CompressedLayout):
     def fields(self) -> tuple[Field, ...]:
         """See `WeightLayout`."""
         return (self.is_transposed, 1), (_NUMBER_DTYPES.index(self.format.dtype), 2)
-
-    @property
-    def nbytes(self) -> int:
-        """See `WeightLayout`."""
-        return self.format.zeros_nbytes
-
-    def pack(self, source: V, place: V) -> Iterator[tuple[KernelCall, V, V]]:
-        """See `WeightLayout`."""
-        yield self.format.pack_zeros(self._strides(source), "f32"), source, place
-
-    def unpack(self, packed: V, place: V) -> Iterator[tuple[KernelCall, V, V]]:
-        """See `WeightLayout`."""
-        yield self.format.unpack_zeros(self._strides(place)), packed, place
 
 
 # ---- convolutions

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 
-import graphpool as gp
 from graphpool.typing import DataType
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import run_partitions, run_reference
@@ -28,12 +27,6 @@ REDUCED = {
 }  # fmt: skip
 PRODUCTS = ("ReduceProd", "CumProd", "mul")
 SCATTERED = {"add": sum, "mul": math.prod, "max": max, "min": min}
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
 
 
 def run_one(engine, kind, *arrays, **attrs):

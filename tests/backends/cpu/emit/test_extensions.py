@@ -21,12 +21,6 @@ REDUCTIONS = ["ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum"]
 SEEDS = st.integers(0, 999)
 
 
-@pytest.fixture(scope="module")
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
-
-
 def shapes(least=0, most=6, smallest=0):
     dims = st.one_of(st.integers(smallest, 5), st.sampled_from([1, 33]))
     return st.lists(dims, min_size=least, max_size=most).filter(lambda s: np.prod(s) < 4000)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import graphpool as gp
 from graphpool.backends.cpu.layout.channels import choose_channels_last
 from graphpool.backends.cpu.match.groups import make_groups
 from graphpool.graph.completion import complete_shapes
@@ -12,12 +11,6 @@ from tests.cases.inputs import random_inputs
 from tests.helpers.partitions import assert_close, run_partitions, run_reference
 
 ATTRS = {"data_format": "NCX", "strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1]}
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
 
 
 def conv(b, x, oc, k=3, **attrs):

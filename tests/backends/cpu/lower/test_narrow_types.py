@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-import graphpool as gp
 from graphpool.backends.cpu.emit.rules import ELTWISE
 from graphpool.graph.schema import SCHEMAS
 from graphpool.typing import DataType
@@ -19,12 +18,6 @@ SIZES = (2047, 2048)
 NARROW = ("u8", "s8", "u4", "s4", "boolean")
 ROUNDING = frozenset({"Quantize", "DynamicQuantize"})
 """Kinds whose results in f32 and f64 may round to neighbours."""
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
 
 
 def typings(kind):

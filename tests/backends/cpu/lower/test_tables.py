@@ -3,18 +3,11 @@
 import numpy as np
 import pytest
 
-import graphpool as gp
 from graphpool.backends.cpu.match.swaps import RESHAPES_BEHIND, swap
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import run_partitions, run_reference
 
 SHAPE = (3, 8, 100)
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
 
 
 def dequantize(g, x, scale=0.03125, zp=20):

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import graphpool as gp
 from graphpool.graph.schema import SCHEMAS
 from graphpool.typing import DataType
 from tests.cases.graphs import GraphBuilder
@@ -15,12 +14,6 @@ from tests.helpers.partitions import check_graph
 KINDS = [kind for kind in (*UNARY, *BINARY, "Select") if is_wide(kind)]
 LIMITS = {"min": [-1.0, 3.0], "max": [2.0]}
 CASTS = sorted(SCHEMAS["TypeCast"].types["T1"])
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
 
 
 def content(rng, lt):

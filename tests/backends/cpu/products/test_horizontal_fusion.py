@@ -15,14 +15,10 @@ from tests.cases.graphs import GraphBuilder
 from tests.cases.inputs import random_inputs
 from tests.helpers.partitions import check_plain
 
+pytestmark = pytest.mark.usefixtures("no_stage_latencies")
+
 POINT = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
 SQUARE = POINT | {"pads_begin": [1, 1], "pads_end": [1, 1]}
-
-
-@pytest.fixture
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
 
 
 def convolve(b, x, outputs, kernel=(1, 1), bias=True, data_format="NCX", dtype="f32", **attrs):
@@ -73,13 +69,6 @@ def run(build, engine, gain=None, rng=None, **options):
         results = [np.array(t.numpy()) for t in compiled.execute(stream, tensors)]
         check_plain(compiled, stream, tensors, compiled.execute(stream, tensors))
         return results, [name for name in compiled.implementations if name.endswith("convolutions")]
-
-
-@pytest.fixture(autouse=True)
-def nothing_measured():
-    stage_latencies.cache_clear()
-    yield
-    stage_latencies.cache_clear()
 
 
 def towers(b):

@@ -13,12 +13,6 @@ from tests.helpers.partitions import run_partitions, run_reference
 WINDOW = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}
 
 
-@pytest.fixture(scope="module")
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
-
-
 def dequantize(g, x, scale=0.5, zp=0, **more):
     scales = scale if isinstance(scale, list) else [scale]
     return g.op("Dequantize", x, dtype="f32", scales=scales, zps=[zp] * len(scales), **more)

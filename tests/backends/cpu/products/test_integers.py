@@ -5,17 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import graphpool as gp
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import run_partitions, run_reference
 
 IMAGE = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1], "data_format": "NCX"}
-
-
-@pytest.fixture(scope="module")
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
 
 
 def dequantized(g, shape, dtype, *, zps=(0,), scales=(1.0,), axis=0):

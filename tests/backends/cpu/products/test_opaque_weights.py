@@ -17,12 +17,6 @@ from tests.cases.inputs import random_array
 ISAS = _dispatch.isas()
 
 
-@pytest.fixture
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
-
-
 @pytest.fixture(params=sorted({ISAS[0], ISAS[len(ISAS) // 2], ISAS[-1]}))
 def isa(request, monkeypatch):
     """Some instruction sets in turn as the best one: of other widths, with and without integer products."""
