@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,8 @@ def run_side_by_side(run: Callable[[Any], Any], jobs: Sequence[Any], stream: Str
     nthreads = min(stream.engine.threads, len(jobs))
     if nthreads < 2:
         return [_run_numbered(run, number, job) for number, job in enumerate(jobs)]
+    from concurrent.futures import ThreadPoolExecutor  # most programs never need it
+
     with _busy(stream), ThreadPoolExecutor(nthreads, "graphpool-request") as executor:
         futures = [executor.submit(_run_numbered, run, number, job) for number, job in enumerate(jobs)]
     return [future.result() for future in futures]
