@@ -1,10 +1,11 @@
 """How much memory do the weights of a model take in several sessions, and in several processes over one store?
 
-    python -m bench.bench_constant_memory [sessions] [processes]
+    python -m bench.bench_constant_memory [sessions] [processes] [forks] [shared] [--model FILE]
 
 The bars: 4 sessions of one model with 64 MiB of weights take at most 64 + 16 + 4 MiB; with the packed-weight store the
 proportional set sizes of 4 processes, forked from one that has loaded the model, add up to at most 1.2 times that of
-one, and their growth by the model to that of one, however they were started. `bench_growth` asks for many partitions.
+one, and their growth by the model to that of one, however they were started. With `graphpool.share` 4 workers take at
+most 1.05 of the model's bytes beside their interpreters. `bench_growth` asks for many partitions.
 
 Sizes are what the system counts, resident and proportional set size. Growth is over a process that has loaded a small
 model already, so that it shows weights and not libraries.
@@ -14,12 +15,17 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import inspect
+import multiprocessing
 import os
+import pickle
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +171,69 @@ def print_forks(path: Path, count: int = 4) -> None:
         print(f"| weights {mode} | {one:.0f} | {all_of_them:.0f} | {all_of_them / one:.2f} |", flush=True)
 
 
+def inputs_of(model: gp.Model) -> dict[str, np.ndarray]:
+    """Ones, for a model of static shapes."""
+    ports = {port.name: (port.shape, port.dtype.numpy) for port in model.inputs if port.shape and port.dtype}
+    return {name: np.ones(shape, dtype) for name, (shape, dtype) in ports.items()}
+
+
+def open_shared(handle: gp.SharedModel, connection: Any) -> None:
+    """In a worker: open and run, and tell the set size and what is private before and after, when all have run."""
+    importlib.import_module("graphpool.onnx.preload")
+    before, start = private_size(), time.process_time()
+    with handle.open() as model:
+        opened = time.process_time()
+        model.run(inputs_of(model))
+        connection.send((opened - start, time.process_time() - opened))
+        connection.recv()
+        connection.send((set_sizes()[1], before, private_size()))
+        connection.recv()
+
+
+def private_size() -> float:
+    """What this process alone has written. Unit: 2**20 bytes."""
+    return int(re.findall(r"Private_Dirty: +(\d+)", Path("/proc/self/smaps_rollup").read_text())[0]) / 1024
+
+
+def measure_shared(handle: gp.SharedModel, method: str, count: int) -> tuple[list[float], list[float]]:
+    """Processor seconds of opening and of the first run, and sizes, each the mean of so many workers."""
+    context = multiprocessing.get_context(method)
+    context.set_forkserver_preload(["graphpool.onnx.preload"])
+    pipes = [context.Pipe() for _ in range(count)]
+    workers = [context.Process(target=open_shared, args=(handle, theirs)) for _, theirs in pipes]
+    for worker in workers:
+        worker.start()
+    seconds = [ours.recv() for ours, _ in pipes]
+    for ours, _ in pipes:
+        ours.send("tell")
+    sizes = [ours.recv() for ours, _ in pipes]
+    for ours, _ in pipes:
+        ours.send("end")
+    for worker in workers:
+        worker.join()
+    return [float(np.mean(column)) for column in zip(*seconds, strict=True)], [
+        float(np.mean(column)) for column in zip(*sizes, strict=True)
+    ]
+
+
+def print_shared(path: Path) -> None:
+    """One process and four over a shared model, whose owner has closed it."""
+    with gp.onnx.load(path, threads=1) as model:
+        model.run(inputs_of(model))
+        handle = gp.share(model)
+    assert handle.nbytes is not None
+    print(f"\nshared: {handle.nbytes / 2**20:.0f} MiB, handle {len(pickle.dumps(handle))} bytes")
+    print("| set sizes, MiB | 1 process | 4 | ratio | private before, after | open, first run, CPU ms |")
+    print("|---|---:|---:|---:|---|---|")
+    for method in ("spawn", "forkserver"):
+        (_, (one, _, _)), (seconds, (mean, before, after)) = (measure_shared(handle, method, n) for n in (1, 4))
+        print(
+            f"| {method} | {one:.0f} | {4 * mean:.0f} | {4 * mean / one:.2f} | {before:.0f}, {after:.0f} | "
+            f"{seconds[0] * 1e3:.0f}, {seconds[1] * 1e3:.0f} |",
+            flush=True,
+        )
+
+
 def print_processes(path: Path) -> None:
     print("\n| proportional set size, MiB | 1 process | 4 processes | ratio | their growth by loading | ratio |")
     print("|---|---:|---:|---:|---|---:|")
@@ -191,10 +260,12 @@ def main() -> None:
     if sys.argv[1:2] == ["child-forks"]:
         fork_loaded(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
         return
-    questions = ["sessions", "processes", "forks"]
+    questions = ["sessions", "processes", "forks", "shared"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("questions", nargs="*", help=f"of {', '.join(questions)} (default: all)")
-    chosen = parser.parse_args().questions or questions
+    parser.add_argument("--model", type=Path, help="an ONNX file of static shapes, for `shared`")
+    options = parser.parse_args()
+    chosen = options.questions or questions
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "products.onnx"
         write_model(path)
@@ -204,6 +275,8 @@ def main() -> None:
             print_processes(path)
         if "forks" in chosen:
             print_forks(path)
+        if "shared" in chosen:
+            print_shared(options.model or path)
 
 
 if __name__ == "__main__":

@@ -51,8 +51,10 @@ if _TYPE_CHECKING:
         ExecuteOptions,
         Model,
         Session,
+        SharedModel,
         Stream,
         Tensor,
+        share,
     )
     from .typing import UNKNOWN_DIM, DataType, LayoutType, PropertyType
 
@@ -87,6 +89,7 @@ __all__ = [
     "PropertyType",
     "ScheduleError",
     "Session",
+    "SharedModel",
     "StateError",
     "Stream",
     "Tensor",
@@ -107,6 +110,7 @@ __all__ = [
     "set_constant_tensor_cache",
     "set_constant_tensor_cache_capacity",
     "set_primitive_cache_capacity",
+    "share",
 ]
 
 _MODULES = ("cache", "graph", "memory", "onnx", "profile", "runtime", "schedule", "typing")
@@ -114,7 +118,9 @@ _HOMES = {
     **dict.fromkeys([name for name in __all__ if "_cache" in name], "cache"),
     **dict.fromkeys(["Graph", "LogicalTensor", "Op", "Partition"], "graph"),
     **dict.fromkeys(["CompiledPartition", "DynamicPartition", "Engine", "Event", "ExecuteOptions"], "runtime"),
-    **dict.fromkeys(["Model", "Session", "Stream", "Tensor", "load_tensor", "save_tensor"], "runtime"),
+    **dict.fromkeys(
+        ["Model", "Session", "SharedModel", "Stream", "Tensor", "load_tensor", "save_tensor", "share"], "runtime"
+    ),
     **dict.fromkeys(["UNKNOWN_DIM", "DataType", "LayoutType", "PropertyType"], "typing"),
     "Limits": "limits",
     "profile_ops": "profile",

@@ -1,4 +1,4 @@
-"""Files mapped for reading, which say so when somebody has changed them in place.
+"""Files mapped for reading, which say so when somebody has changed them in place; files named by their content.
 
 The pages of a mapped file are the file's: where it was cut short they cannot be read (SIGBUS), and what was written
 into it is read instead of what was there. A file that is replaced by renaming another one stays whole for those who
@@ -8,11 +8,14 @@ have it mapped. Imports only errors, so every package may use it.
 from __future__ import annotations
 
 import errno
+import hashlib
 import mmap
 import os
 import stat
+import time
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import InvalidArgumentError, StateError, explain
 
@@ -43,15 +46,33 @@ def open_regular(path: str | Path, flags: int = 0) -> int:
     return descriptor
 
 
-class MappedFile(mmap.mmap):
+class ReadMapping(mmap.mmap):
+    """Memory mapped for reading, and digests of parts of it by offset and size in bytes.
+
+    `known` are those that came with the mapping, by which contents are named in caches; `taken` those taken since, as
+    names must not change.
+    """
+
+    known: dict[tuple[int, int], bytes]
+    taken: dict[tuple[int, int], bytes]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Map as `mmap.mmap` does."""
+        self = super().__new__(cls, *args, **kwargs)
+        self.known, self.taken = {}, {}
+        return self
+
+
+class MappedFile(ReadMapping):
     """A whole file, mapped for reading; `path` and `flags` as for `open_regular`.
 
     Raises OSError as that does, ValueError for an empty file. Ownership: arrays over it keep it alive. Threads: safe.
     Cost of a check: two system calls.
     """
 
-    path: str | Path
+    path: Path
     _known: os.stat_result
+    _content: FileContent | None
 
     def __new__(cls, path: str | Path, flags: int = 0) -> Self:
         """Map the file, and remember what it was."""
@@ -61,7 +82,7 @@ class MappedFile(mmap.mmap):
             self = super().__new__(cls, descriptor, known.st_size, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
-        self.path, self._known = path, known
+        self.path, self._known, self._content = Path(path).absolute(), known, None
         return self
 
     @property
@@ -73,7 +94,7 @@ class MappedFile(mmap.mmap):
         """Raise `StateError` if the file was changed in place; a file that was removed or replaced stays as it was."""
         known = self._known
         try:
-            now = Path(self.path).stat()
+            now = self.path.stat()
         except OSError:
             now = known
         is_same = (now.st_dev, now.st_ino) == (known.st_dev, known.st_ino)
@@ -86,3 +107,92 @@ class MappedFile(mmap.mmap):
                     hint='load it again, and replace files by renaming new ones; mapping="copy" reads instead',
                 )
             )
+
+    def content(self) -> FileContent | None:
+        """What the file is called and holds, for other processes; None if another one has its name, or none.
+
+        Cost: the first call reads the whole file, and so does one after the file was touched.
+        """
+        started_ns, now = time.time_ns(), _stat(self.path)
+        if now is None or (now.st_dev, now.st_ino) != (self._known.st_dev, self._known.st_ino):
+            return None
+        identity = _identity(now)
+        if self._content is None or self._content.identity != identity:
+            digest = self._digest()
+            # a file that was written a moment ago may be written again without another time of change
+            is_settled = started_ns - now.st_ctime_ns > _SETTLED_NS and _stat(self.path) == now
+            self._content = FileContent(str(self.path), len(self), digest, identity if is_settled else None)
+        return self._content
+
+    def _digest(self) -> bytes:
+        digest = hashlib.sha256(self).digest()
+        self.madvise(mmap.MADV_DONTNEED)  # all of it is in memory now, and few will read all of it
+        return digest
+
+
+_SETTLED_NS = 2 * 10**9
+
+
+class FileContent(NamedTuple):
+    """A file by path and content.
+
+    `nbytes` and `digest` (SHA-256) are those of all of it. `identity` is what the system of the machine that took the
+    digest told of the file then: where it tells the same now, the content is the same and need not be read. It is None
+    for a file that was written just before.
+    """
+
+    path: str
+    nbytes: int
+    digest: bytes
+    identity: tuple[str | int, ...] | None
+
+    def open(self) -> MappedFile:
+        """The file, mapped, if it has this content.
+
+        Raises StateError where it was changed, OSError where it is not there or cannot be read. Cost: a read of the
+        whole file, unless the system says that nobody has written it since the digest was taken.
+        """
+        try:
+            mapped = MappedFile(self.path)
+        except ValueError:
+            raise self._changed("0 bytes") from None
+        if len(mapped) != self.nbytes:
+            raise self._changed(f"{len(mapped)} bytes")
+        if self.identity is None or self.identity != _identity(mapped._known):
+            digest = mapped._digest()
+            if digest != self.digest:
+                raise self._changed(f"{len(mapped)} bytes with digest {digest.hex()[:16]}...")
+        return mapped
+
+    def _changed(self, got: str) -> StateError:
+        return StateError(
+            explain(
+                f"file {self.path!r} was changed since the model that reads it was pickled or shared",
+                accepted=f"{self.nbytes} bytes with digest {self.digest.hex()[:16]}...",
+                got=got,
+                hint="put the file back, or load the model again and pickle or share that",
+            )
+        )
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _identity(about: os.stat_result) -> tuple[str | int, ...]:
+    """What differs between files, and between times at which one was written, on one machine since it was started.
+
+    The time of change, which writing sets, is the system's: users cannot set it.
+    """
+    return _boot_id(), about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # no Linux: a name of this process alone
+        return str(time.time_ns())

@@ -39,18 +39,31 @@ class DamagedFileError(Exception):
     """A file that does not hold what its name promises."""
 
 
+class _StoredFile(MappedFile):
+    """One whose time of writing is that of its last use, and that the store may remove at any time."""
+
+    def check(self) -> None:
+        """Raise `StateError` if the file was cut short."""
+        if not self.is_whole:
+            super().check()
+
+    def content(self) -> None:
+        """None: nothing may refer to it."""
+
+
 def file_name(key: PackedKey) -> str:
     """A name for the key, the same in every process."""
-    return digest_of(json.dumps(_describe(key)).encode()).hex() + ".packed"
+    return digest_of(json.dumps(describe_key(key)).encode()).hex() + ".packed"
 
 
-def _describe(key: PackedKey) -> list[Any]:
+def describe_key(key: PackedKey) -> list[Any]:
+    """What a key is, for JSON."""
     content = key.content
     return [content.digest.hex(), content.dtype, list(content.shape), key.layout, key.isa]
 
 
 def _header(key: PackedKey, data: memoryview) -> bytes:
-    text = json.dumps({"key": _describe(key), "nbytes": data.nbytes, "digest": digest_of(data).hex()}).encode()
+    text = json.dumps({"key": describe_key(key), "nbytes": data.nbytes, "digest": digest_of(data).hex()}).encode()
     rest = len(text).to_bytes(4, "little") + text
     if len(rest) > HEADER_NBYTES - 24:
         raise InvalidArgumentError(explain("key of a packed weight", accepted="up to 3 KiB of names", got=len(text)))
@@ -74,7 +87,7 @@ def map_file(path: Path, key: PackedKey) -> ConstantBuffer:
     symbolic link is not followed.
     """
     try:
-        mapped = MappedFile(path, os.O_NOFOLLOW)
+        mapped = _StoredFile(path, os.O_NOFOLLOW)
     except ValueError as error:
         raise DamagedFileError("the file is empty") from error
     whole = np.frombuffer(mapped, np.uint8)

@@ -9,6 +9,7 @@ import threading
 import uuid
 import warnings
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakValueDictionary
@@ -84,8 +85,8 @@ class PackedStore:
     def __init__(
         self, path: str | Path, *, capacity_nbytes: int | str | None = "4GiB", mapping: str | None = None
     ) -> None:
-        self.path = Path(path)
-        chosen = None if mapping is None else check_mapping(mapping)
+        self.path = Path(path).absolute()
+        self._chosen = chosen = None if mapping is None else check_mapping(mapping)
         self._capacity_nbytes = check_limit(capacity_nbytes)
         try:
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -308,6 +309,11 @@ class PackedStore:
             return f"<PackedStore {self.path}: {len(self)} files, {self.nbytes} bytes>"
         except StateError:
             return f"<PackedStore {self.path}: cannot be read>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by path: the copy is of the same folder, as its process finds it."""
+        make = partial(PackedStore, capacity_nbytes=self._capacity_nbytes, mapping=self._chosen)
+        return make, (str(self.path),)
 
     def _reset_in_child(self) -> None:
         self._lock = threading.RLock()

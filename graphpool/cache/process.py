@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,13 @@ from .policies import Policy, make_policy
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..typing import MemoryResource
+    from ._handle import ConstantBuffer
+    from .packed_store import PackedKey
     from .policies import PolicySource
+    from .sealed_store import SealedStore
+
+    PackedSource = PackedStore | SealedStore
 
 ENGINE_KINDS = ("cpu", "gpu")
 MB = 2**20
@@ -41,6 +48,7 @@ class _Caches:
         default_factory=dict
     )  # of kinds, by function: MB, policy
     stores: list[PackedStore | None] = field(default_factory=list)  # the one in use, once that was asked for or set
+    borrowed: Counter[PackedSource] = field(default_factory=Counter)  # where shared models find theirs: users of each
 
     def __post_init__(self) -> None:
         reset_in_child(self)
@@ -252,6 +260,33 @@ def set_packed_store(store: PackedStore | str | Path | None) -> None:
     chosen = store if store is None or isinstance(store, PackedStore) else PackedStore(store)
     with _caches.lock:
         _caches.stores[:] = [chosen]
+
+
+def borrow_packed(source: PackedSource) -> None:
+    """Look for packed weights in `source` too, until `return_packed` was called as often."""
+    with _caches.lock:
+        _caches.borrowed[source] += 1
+
+
+def return_packed(source: PackedSource) -> None:
+    """Take back one `borrow_packed`."""
+    with _caches.lock:
+        _caches.borrowed[source] -= 1
+        if _caches.borrowed[source] <= 0:
+            del _caches.borrowed[source]
+
+
+def has_packed() -> bool:
+    """Whether there is anywhere to look for packed weights."""
+    return bool(_caches.borrowed) or packed_store() is not None
+
+
+def find_packed(key: PackedKey, resource: MemoryResource | None) -> ConstantBuffer | None:
+    """A packed weight of whoever has it, or None; see `PackedStore.get`."""
+    store = packed_store()
+    with _caches.lock:
+        sources = [*_caches.borrowed, *([] if store is None or store in _caches.borrowed else [store])]
+    return next(filter(None, (source.get(key, resource) for source in sources)), None)
 
 
 def _configured(kind: str) -> tuple[int, str | None]:

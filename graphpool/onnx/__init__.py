@@ -20,6 +20,7 @@ types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
 inference_session.py  ONNX Runtime's Python interface
+preload.py     imports all that opening a model takes, for fork servers
 host.py        host functions: NumPy (host_ops.py), our ops on the reference backend, ONNX's evaluator
 evaluator.py   that evaluator, within steps and time; evaluator_ops.py: its loops and ops of domain ai.onnx.ml;
                expressions.py: regular expressions

@@ -161,7 +161,7 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
         metadata=info.metadata,
         **options,
     )
-    if all(port.is_static and port.name not in specialiser.deciding for port in info.inputs):
+    if model.is_static:
         try:
             model.specialise()
         except BaseException:

@@ -20,6 +20,7 @@ from onnx import TensorProto, defs, helper, numpy_helper
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
 from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
+from graphpool.runtime.file_arrays import open_references, refer_to_files
 
 from .boundary import Boundary
 from .bounds import Bounds, check_model, graphs_of
@@ -82,9 +83,12 @@ class OnnxModel:
     is_rewritten: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickles: constants as plain arrays, which stay out of band, wherever they lie here."""
+        """For pickles: constants of mapped files by their places, others as plain arrays, which stay out of band."""
         constants = {name: np.asarray(value) for name, value in self.constants.items()}
-        return self.__dict__ | {"constants": constants}
+        return self.__dict__ | {"constants": refer_to_files(constants)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, constants=open_references(state["constants"]))
 
     def opsets_for(self, node: Node) -> dict[str, int]:
         """The opsets, with that of the node's domain raised to where the op first appeared."""

@@ -56,6 +56,8 @@
     session.py      Session: runs of a model that share states, in memory of its own
     session_states.py  which outputs are inputs of the next run; held_states.py: forms for the memory where they stay
     state_buffers.py   that memory, shared by forks
+    shared_model.py share, SharedModel: the weights of a model once for all processes of a machine
+    file_arrays.py  what pickles hold of arrays in files: path, content and place
     _result_arrays.pyx arrays for results, in memory that earlier results have left
 
     execute(stream, inputs, outputs) -> bind pointers -> find constants -> lease an arena -> Program.run -> release
@@ -72,6 +74,7 @@ from .dynamic_partition import DynamicPartition
 from .engine import Engine
 from .model import Model
 from .session import Session
+from .shared_model import SharedModel, share
 from .tensor_file import load_tensor, save_tensor
 
 __all__ = [
@@ -83,8 +86,10 @@ __all__ = [
     "Model",
     "Program",
     "Session",
+    "SharedModel",
     "Stream",
     "Tensor",
     "load_tensor",
     "save_tensor",
+    "share",
 ]

@@ -2,7 +2,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from graphpool._kernels.core._team import Team
-from graphpool.cache import ConstantBuffer
+from graphpool.cache import ConstantBuffer, PackedKey
 from graphpool.typing import MemoryResource
 
 from ._tensor import Tensor
@@ -12,6 +12,7 @@ from .engine import Engine
 class Binding: ...
 
 def run_restore(part: ConstantPart, buffer: ConstantBuffer, source: Any, resource: MemoryResource) -> None: ...
+def packed_key(part: ConstantPart, sources: Sequence[Tensor]) -> PackedKey: ...
 
 class Constants:
     def __init__(self, parts: Sequence[ConstantPart], engine: Engine, first_base: int) -> None: ...

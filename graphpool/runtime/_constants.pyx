@@ -26,13 +26,16 @@ import threading
 from weakref import WeakKeyDictionary
 
 from graphpool import config
-from graphpool.cache import PackedKey, constant_tensor_cache, fingerprint, packed_store
+from graphpool.cache import PackedKey, constant_tensor_cache, packed_store
 from graphpool.cache._entry import Outcome
-from graphpool.cache.identity import QuickFingerprint, join_fingerprints, quick_fingerprint
+from graphpool.cache.identity import Fingerprint, QuickFingerprint, join_fingerprints, quick_fingerprint
+from graphpool.cache.process import find_packed, has_packed
 from graphpool.fork import reset_in_child
 from graphpool.errors import OutOfMemoryError, StateError, explain
 
-from .constant_part import check_files, content_of, drop_pages, identity_of, known_fingerprint
+from .constant_part import (
+    check_files, content_of, drop_pages, identity_of, known_fingerprint, lasting_fingerprint,
+)
 
 cdef enum:
     MAX_BINDINGS = 1024
@@ -124,6 +127,11 @@ def run_restore(part, ConstantBuffer buffer not None, unsigned char[::1] source 
     if source.shape[0]:
         bases[2], bases[3] = buffer.data, <char *>&source[0]
         _run_once(part.restore, bases, resource, None)
+
+
+def packed_key(part, sources):
+    """What a part's form of these tensors is known by in every process; see `lasting_fingerprint` for the cost."""
+    return PackedKey(join_fingerprints([lasting_fingerprint(source) for source in sources]), part.layout, part.isa)
 
 
 @cython.final
@@ -323,18 +331,15 @@ cdef class Constants:
         self.names[k] = {name: binding for name, binding in self.names[k].items() if binding is not gone}
 
     def _produce(self, part, tuple tensors, tuple identities):
-        """The part's buffer: mapped from the store of packed weights, if there is one, else made."""
-        store = packed_store()
-        if store is None or not all([isinstance(name, QuickFingerprint) for name in identities]):
+        """The part's buffer: mapped from where packed weights are kept, if anywhere, else made."""
+        if not has_packed() or not all([isinstance(name, (QuickFingerprint, Fingerprint)) for name in identities]):
             return self._make(part, tensors)
-        sources = [tensors[position] for position in part.sources]
-        # files need names that hold everywhere
-        names = [fingerprint(content_of(source), dtype=source.lt.dtype) for source in sources]
-        key = PackedKey(join_fingerprints(names), part.layout, part.isa)
-        buffer = store.get(key, self.engine.constants.resource)
+        key = packed_key(part, [tensors[position] for position in part.sources])
+        buffer = find_packed(key, self.engine.constants.resource)
         if buffer is None:
             buffer = self._make(part, tensors)
-            if store.put(key, buffer) and store.mapping == "map":
+            store = packed_store()
+            if store is not None and store.put(key, buffer) and store.mapping == "map":
                 buffer = store.get(key) or buffer
         return buffer
 

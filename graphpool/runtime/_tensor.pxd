@@ -22,7 +22,7 @@ cdef class Tensor:
     cdef int64_t signature
     cdef Signature described    # whose number it is
     cdef char *data          # NULL while the tensor has no buffer yet
-    cdef object owner        # keeps `data` alive; None when the tensor allocated it itself
+    cdef readonly object owner   # keeps `data` alive; None when the tensor allocated it itself
     cdef object resource     # gives `data` back to it; None when the data is the user's
     cdef object user_id
     cdef Content content     # None without an explicit id

@@ -86,6 +86,8 @@ cdef class Tensor:
         Size of the buffer. Unit: bytes.
     is_readonly : bool
         Whether the buffer must not be written.
+    owner : object
+        What was bound, which keeps the buffer alive; None for memory of the engine.
 
     Raises
     ------

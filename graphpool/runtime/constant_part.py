@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._version import __version__
-from graphpool.cache import LruCache
-from graphpool.cache.identity import QuickFingerprint, digest_of, quick_fingerprint
+from graphpool.cache import ConstantBuffer, LruCache, fingerprint
+from graphpool.cache.identity import Fingerprint, QuickFingerprint, digest_of, quick_fingerprint
 from graphpool.errors import InvalidArgumentError, explain
-from graphpool.mapped_file import MappedFile
+from graphpool.mapped_file import MappedFile, ReadMapping
+from graphpool.typing import DataType
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
-
-    from graphpool.typing import DataType
 
     from ._program import Program
     from ._tensor import Tensor
@@ -25,12 +24,15 @@ if TYPE_CHECKING:
 __all__ = [
     "ConstantPart",
     "ExecuteOptions",
+    "address_of",
     "check_files",
     "drop_pages",
     "held_nbytes",
     "identity_of",
     "known_fingerprint",
+    "lasting_fingerprint",
     "mapped_nbytes",
+    "place_in_mapping",
 ]
 
 fingerprints: LruCache[Hashable, QuickFingerprint] = LruCache(4096, name="fingerprints")
@@ -112,6 +114,9 @@ def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
     content, dtype = content_of(tensor), tensor.lt.dtype
     if content.nbytes <= _SMALL:
         return quick_fingerprint(content, dtype=dtype)
+    place = _digest_place(tensor, content)
+    if place is not None and place[1] in place[0].known:
+        return Fingerprint(place[0].known[place[1]], dtype.value, content.shape)
     return known_fingerprint(tensor.version, content, dtype)
 
 
@@ -120,16 +125,61 @@ def known_fingerprint(version: Hashable, content: np.ndarray[Any, Any], dtype: D
     return fingerprints.get_or_create(version, lambda: quick_fingerprint(content, dtype=dtype))
 
 
+def lasting_fingerprint(tensor: Tensor) -> Fingerprint:
+    """The name of a constant's content that holds in every process; what lies in a mapping is read for it once.
+
+    Cost: a digest of the whole content, see `fingerprint`.
+    """
+    content, dtype = content_of(tensor), tensor.lt.dtype
+    place = _digest_place(tensor, content)
+    if place is None:
+        return fingerprint(content, dtype=dtype)
+    mapping, key = place
+    digest = mapping.known.get(key) or mapping.taken.get(key)
+    if digest is None:
+        digest = mapping.taken[key] = fingerprint(content, dtype=dtype).digest
+    return Fingerprint(digest, dtype.value, content.shape)
+
+
+def _digest_place(tensor: Tensor, content: Any) -> tuple[ReadMapping, tuple[int, int]] | None:
+    """The mapping in which the content of a tensor lies dense, and the key of its digest there."""
+    mapping = _mapping_of(tensor.owner)
+    if not isinstance(mapping, ReadMapping) or not content.flags.c_contiguous:
+        return None
+    offset = address_of(content) - address_of(mapping)
+    is_inside = 0 <= offset <= len(mapping) - content.nbytes  # not what was unpacked
+    return (mapping, (offset, content.nbytes)) if is_inside else None
+
+
+def place_in_mapping(array: Any) -> tuple[mmap.mmap, int] | None:
+    """The file or memory, mapped for reading only, in which an array lies dense, and the offset; else None.
+
+    Unit: bytes.
+    """
+    base = _mapping_of(array)
+    if base is None or not array.flags.c_contiguous:
+        return None
+    return base, address_of(array) - address_of(base)
+
+
+def address_of(content: Any) -> int:
+    """Of the first byte of a buffer."""
+    if not isinstance(content, np.ndarray):
+        with memoryview(content) as view:
+            return address_of(np.frombuffer(view, np.uint8))
+    address: int = content.__array_interface__["data"][0]
+    return address
+
+
 def drop_pages(array: Any) -> None:
     """Take an array that lies in a file mapped for reading out of memory: the system reads it again where it is used.
 
     Other arrays, and files mapped for writing, whose pages may hold what the file does not, are left alone.
     """
-    base = _mapping_of(array) if getattr(array, "nbytes", 0) >= mmap.PAGESIZE else None
-    if base is None or not array.flags.c_contiguous:
+    place = place_in_mapping(array) if getattr(array, "nbytes", 0) >= mmap.PAGESIZE else None
+    if place is None:
         return
-    with memoryview(base) as view:
-        begin = array.__array_interface__["data"][0] - np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    base, begin = place
     first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if first < last:
@@ -154,15 +204,18 @@ def mapped_nbytes(weight: Any) -> int:
 
 
 def _mapping_of(array: Any) -> mmap.mmap | None:
-    """The file in which an array lies, if it is mapped for reading only."""
+    """The file or memory in which an array lies, if it is mapped for reading only."""
     base = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    base = base.obj if isinstance(base, memoryview) else base
+    while isinstance(base, np.ndarray | memoryview | ConstantBuffer):
+        base = base.base if isinstance(base, np.ndarray) else _owner_of(base)
     if not isinstance(base, mmap.mmap):
         return None
     with memoryview(base) as view:
         return base if view.readonly else None
+
+
+def _owner_of(base: memoryview | ConstantBuffer) -> Any:
+    return base.obj if isinstance(base, memoryview) else base.owner
 
 
 def content_of(tensor: Tensor) -> Any:

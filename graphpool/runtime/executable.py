@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from graphpool._size_bounds import SizeBounds
     from graphpool._size_program import SizeValues
+    from graphpool.cache import ConstantBuffer, PackedKey
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
     from graphpool.memory import BufferInfo
@@ -259,6 +260,14 @@ class Executable(ResizableForm):
         pool = self._arenas.current()
         arena_nbytes = 0 if pool.stats().arenas else max(pool.nbytes, self.arena_nbytes)
         return arena_nbytes + self.host_nbytes + max(self.results_nbytes - self._results.held, 0)
+
+    def packed_constants(self) -> dict[PackedKey, ConstantBuffer]:
+        """The packed constants, made where they are missing, by names that hold in every process."""
+        return self._constants.packed()
+
+    def look_again_for_constants(self) -> None:
+        """Take packed constants from where they are kept for several processes, where they are there by now."""
+        self._constants.look_again()
 
     def buffers(self) -> list[BufferInfo]:
         """What lies in the arena of a run, as `Model.buffers` says."""

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphpool.cache import PackedKey, constant_tensor_cache, fingerprint
+
+from ._constants import packed_key
 from ._tensor import Tensor
 from .constant_part import held_nbytes, mapped_nbytes
 from .packed_weight import PackedWeight, replacing_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 
     from graphpool.cache import ConstantBuffer
     from graphpool.graph.logical_tensor import LogicalTensor
@@ -101,6 +104,40 @@ class FormConstants:
         for step in self._steps:
             if step.compiled is not None:
                 step.compiled.prepare(self.inputs_of(step), stream=self._stream)
+
+    def packed(self) -> dict[PackedKey, ConstantBuffer]:
+        """The packed constants that steps read, by names that hold in every process; made where they are missing.
+
+        What the cache declines is left out. Cost: a read of each weight.
+        """
+        found = {}
+        for use in self._all_uses():
+            inputs = self.inputs_of(use.step)
+            sources = [inputs[position] for position in use.part.sources]
+            weights = [source.owner for source in sources if isinstance(source.owner, PackedWeight)]
+            if not weights:
+                _, buffer = use.compiled.own_constant(use.number, inputs, self._stream)
+                if buffer is not None:
+                    found[packed_key(use.part, sources)] = buffer
+            elif len(sources) == 1 and weights[0].part.key == use.part.key:
+                name = fingerprint(np.asarray(weights[0]))
+                found[PackedKey(name, use.part.layout, use.part.isa)] = weights[0].buffer
+        return found
+
+    def _all_uses(self) -> Iterator[_Use]:
+        for step in self._steps:
+            compiled = step.compiled
+            if compiled is not None and compiled.primitive is not None:
+                for number in range(len(compiled.primitive.constant_parts)):
+                    yield _Use(step, compiled, number)
+
+    def look_again(self) -> None:
+        """Let go of packed constants in memory of the engine that no run is using, and look for them once more."""
+        cache = constant_tensor_cache(self._engine.kind, self._engine.index)
+        for step in self._steps:
+            for key in {} if step.compiled is None else step.compiled.cached_constants():
+                cache.evict_idle(key, self._engine.constants.resource)
+        self.prepare()
 
     def _bind(self, tensor_id: int, bound: MutableMapping[int, Tensor]) -> Tensor:
         """The tensor of a constant: the one that other forms use, if it is the same.

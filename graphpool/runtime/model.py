@@ -7,7 +7,8 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidArgumentError, check_choice, explain
+from graphpool.cache.process import borrow_packed, return_packed
+from graphpool.errors import InvalidArgumentError, StateError, check_choice, explain
 
 from .model_forms import ModelForms
 from .model_memory import Ranked
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from graphpool.cache import ConstantBuffer, PackedKey
+    from graphpool.cache.process import PackedSource
     from graphpool.graph.partition import Partition
     from graphpool.memory import BufferInfo
 
@@ -75,6 +78,8 @@ class Model(Ranked):
         How much more it is worth than another model of the engine that is used as often, when memory is short.
     stream : Stream, optional
         Whose threads the model runs on, shared with other models. Default: its own.
+    packed : PackedStore or SealedStore, optional
+        Where packed weights are looked for, beside the store of the process, until the model is closed.
 
     Attributes
     ----------
@@ -84,6 +89,8 @@ class Model(Ranked):
     options : ScheduleOptions
     weights : str
     metadata : object
+    is_static : bool
+        Whether the file gives the shapes of all inputs, and no input's content decides others.
 
     Raises
     ------
@@ -120,6 +127,7 @@ class Model(Ranked):
         metadata: Any = None,
         priority: float = 1.0,
         stream: Stream | None = None,
+        packed: PackedSource | None = None,
     ) -> None:
         check_choice("weights", weights, WEIGHTS_MODES)
         if not isinstance(capacity, int) or capacity < 1:
@@ -133,7 +141,10 @@ class Model(Ranked):
             priority, stream,
         )  # fmt: skip
         self._memory = self._forms.memory
+        self.is_static = all(port.is_static and port.name not in self._forms.deciding for port in self.inputs)
+        self._packed: PackedSource | None = None
         try:
+            self._look_in(packed)
             engine.attach(self)
             self._forms.load()
         except BaseException:
@@ -399,6 +410,46 @@ class Model(Ranked):
         """Counters of the model."""
         return self._forms.stats()
 
+    # ---- sharing
+
+    def packed_constants(self) -> dict[PackedKey, ConstantBuffer]:
+        """The packed constants of all that is compiled, by names that hold in every process.
+
+        Raises
+        ------
+        StateError
+            Nothing is compiled, or the model is closed.
+
+        Notes
+        -----
+        Threads: safe. Cost: a read of each weight, and packing of those that the constant tensor cache does not have.
+        """
+        self._forms.cache.check_open()
+        if self.is_static:
+            self._forms.at(None)
+        if not self._memory.forms():
+            hint = "run it, or call specialise, for the shapes to come"
+            raise StateError(explain(f"nothing of {self.name!r} is compiled yet", hint=hint))
+        return self._forms.packed_constants()
+
+    def use_packed(self, source: PackedSource) -> None:
+        """Take packed weights from a store from now on; those of the engine's memory that it has too are given up.
+
+        Notes
+        -----
+        Threads: safe; what runs are using now stays until it is evicted.
+        """
+        self._look_in(source)
+        self._forms.look_again_for_constants()
+
+    def _look_in(self, source: PackedSource | None) -> None:
+        """Look for packed weights in this place instead of the one before."""
+        if source is not None:
+            borrow_packed(source)
+        source, self._packed = self._packed, source
+        if source is not None:
+            return_packed(source)
+
     # ---- life
 
     @property
@@ -417,12 +468,15 @@ class Model(Ranked):
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
         if self._forms.close() and self._owns_engine:
             self.engine.close()
+        self._look_in(None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles without what was compiled: it is compiled anew, or found in the caches, at the first run.
 
-        With protocol 5 and a ``buffer_callback`` the weights stay out of band. What is loaded has an engine of its own,
-        which it shares with all that was pickled together; close the model, and the engine if it is not the model's.
+        Weights that lie in mapped files are pickled by the file's path and content, which is checked when the pickle is
+        loaded; with protocol 5 and a ``buffer_callback`` other weights stay out of band. What is loaded has an engine
+        of its own, which it shares with all that was pickled together; close the model, and the engine if it is not the
+        model's.
         """
         self._forms.cache.check_open()
         model = partial(

@@ -35,6 +35,7 @@ from .variable_forms import VariableForms
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from graphpool.cache import ConstantBuffer, PackedKey
     from graphpool.memory import BufferInfo
 
     from ._form_cache import FormUse
@@ -386,6 +387,28 @@ class ModelForms(ModelRun):
             largest_arena_nbytes=largest[0],
             sequential_arena_nbytes=largest[1],
         )
+
+    # ---- sharing
+
+    def packed_constants(self) -> dict[PackedKey, ConstantBuffer]:
+        """As `Model.packed_constants`."""
+        found: dict[PackedKey, ConstantBuffer] = {}
+        self._each_form(lambda form: found.update(form.packed_constants()))
+        return found
+
+    def look_again_for_constants(self) -> None:
+        """Take packed constants from where they are kept for several processes, where they are there by now."""
+        self._each_form(lambda form: form.look_again_for_constants())
+
+    def _each_form(self, work: Callable[[Executable], None]) -> None:
+        """Do something with all forms, those behind extents that only a run tells included, while none is given up."""
+
+        def work_on_all() -> None:
+            for kept in self.memory.forms():
+                for form in kept.with_data_dependent_forms():
+                    work(form)
+
+        self.cache.exclusively(work_on_all)
 
     # ---- life
 

@@ -1,4 +1,5 @@
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -40,6 +41,18 @@ def test_what_was_put_is_found_by_another_object(tmp_path):
     assert store.get(key) is buffer
     stats = store.stats()
     assert (stats.hits, stats.misses, stats.entries, stats.nbytes) == (2, 0, 1, FILE_NBYTES)
+
+
+@pytest.mark.parametrize("mapping", [None, "copy"])
+def test_a_pickle_is_of_the_same_folder(tmp_path, monkeypatch, mapping):
+    monkeypatch.chdir(tmp_path)
+    store = PackedStore("here", capacity_nbytes=10**6, mapping=mapping)
+    store.put(make_key(), DATA)
+    monkeypatch.chdir("/")
+    other = pickle.loads(pickle.dumps(store))
+    assert (other.path, other.capacity_nbytes) == (tmp_path / "here", 10**6)
+    assert other.mapping == (mapping or "map")
+    assert np.array_equal(np.frombuffer(other.get(make_key()), np.float32), DATA)
 
 
 @pytest.mark.parametrize(

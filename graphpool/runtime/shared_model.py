@@ -1,0 +1,226 @@
+"""`share`: the weights of a model once for all processes of a machine, and a handle by which they find them."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from graphpool.cache import ConstantBuffer, PackedKey, PackedStore, packed_store
+from graphpool.cache.identity import Fingerprint, digest_of
+from graphpool.cache.sealed_store import SealedName, SealedStore
+from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.mapped_file import ReadMapping
+
+from .constant_part import address_of
+from .model import Model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .engine import Engine
+
+__all__ = ["SharedModel", "share"]
+
+_LEAST_NBYTES = 64 * 2**10
+"""Arrays from this size on are shared; smaller ones are copied by each process. Unit: bytes."""
+
+
+class SharedModel:
+    """A handle of a model that other processes open; it pickles in less than 5 KB. `share` makes one.
+
+    Attributes
+    ----------
+    name : str
+        Of the model, its first 100 characters.
+
+    Notes
+    -----
+    Ownership: the handle, its copies in other processes and the models opened through them hold the anonymous memory
+    together; it is gone with the last of them, or with the last process. A folder stays. Threads: safe. In a forked
+    process the handle is usable as it is.
+    """
+
+    def __init__(self, name: str, store: PackedStore | SealedStore | SealedName, description: PackedKey) -> None:
+        self.name = name[:100]  # whatever a file says
+        self._store, self._description = store, description
+        if isinstance(store, SealedName):
+            with suppress(StateError):  # from now on this process holds it; `open` tells if it is gone
+                self._store = SealedStore.open(store)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Size of the anonymous memory; None where a folder has the weights. Unit: bytes."""
+        return None if isinstance(self._store, PackedStore) else self._store.nbytes
+
+    def open(self, *, engine: Engine | None = None) -> Model:
+        """The model, over the shared weights.
+
+        Parameters
+        ----------
+        engine : Engine, optional
+            Where it runs; by default one of its own with the options of the shared model's engine, which it closes.
+
+        Returns
+        -------
+        model : Model
+            Compiled already if all input shapes are static or declared.
+
+        Raises
+        ------
+        StateError
+            The memory or the folder does not have the model any more, or a file of the model was changed since, which
+            the message names.
+        OutOfMemoryError
+            It does not fit the engine's limit.
+        OSError
+            A file of the model is not there or cannot be read.
+
+        Notes
+        -----
+        Close the model, or use it as a context manager. Threads: safe. Cost: compilation; weights that the sharing
+        process has packed are neither read nor packed again.
+        """
+        store = SealedStore.open(self._store) if isinstance(self._store, SealedName) else self._store
+        self._store = store
+        text = self._content(store, self._description)
+        if digest_of(text) != self._description.content.digest:
+            raise self._is_gone(store)
+        # pickles of the process that made this handle, which is one itself
+        recipe, own, keys = pickle.loads(memoryview(text))  # noqa: S301
+        buffers = [self._content(store, key) for key in keys]
+        for key, buffer in zip(keys, buffers, strict=True):
+            _name_content(buffer, key)
+        make, inputs, outputs, specialise = pickle.loads(recipe, buffers=map(memoryview, buffers))  # noqa: S301
+        used = pickle.loads(own) if engine is None else engine  # noqa: S301
+        model: Model = make(inputs, outputs, specialise, used, owns_engine=engine is None, packed=store)
+        try:
+            if model.is_static:
+                model.specialise()
+        except BaseException:
+            model.close()
+            raise
+        return model
+
+    def _content(self, store: PackedStore | SealedStore, key: PackedKey) -> ConstantBuffer:
+        buffer = store.get(key)
+        if buffer is None:
+            raise self._is_gone(store)
+        return buffer
+
+    def _is_gone(self, store: PackedStore | SealedStore) -> StateError:
+        hint = "share the model again; a store that is full removes what was used longest ago"
+        return StateError(explain(f"shared model {self.name!r} is not in {store!r}", hint=hint))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        store = self._store.name if isinstance(self._store, SealedStore) else self._store
+        return SharedModel, (self.name, store, self._description)
+
+    def __repr__(self) -> str:
+        return f"<SharedModel {self.name!r} in {self._store!r}>"
+
+
+def share(model: Model, *, store: PackedStore | str | Path | None = None) -> SharedModel:
+    """Put the weights of a model where all processes of the machine can map them, once.
+
+    Parameters
+    ----------
+    model : Model
+        Open, and compiled for the shapes to come: run it, call `Model.specialise`, or declare shapes. It uses the
+        shared weights itself from now on.
+    store : PackedStore, str or Path, optional
+        A folder, which outlives all processes. By default the one of `GRAPHPOOL_PACKED_STORE` or
+        `graphpool.cache.set_packed_store`; without either anonymous memory, which is gone with the last process that
+        has it.
+
+    Returns
+    -------
+    handle : SharedModel
+        Give it to other processes as an argument, and call its `open` there. It works in those that were forked,
+        started by a fork server, or started anew.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Not a model, not a folder, or the folder's capacity is too small.
+    StateError
+        The model is closed, nothing of it is compiled, or its file was changed in place.
+    OutOfMemoryError
+        There is no memory for them.
+    UnsupportedError
+        The system has no anonymous memory that can be sealed: Linux has.
+    TypeError
+        The model, or its engine, does not pickle.
+
+    Notes
+    -----
+    Shared are packed weights, and constants that lie in memory; those in mapped files stay there, and processes map the
+    files, whose content is checked when they are opened. Not shared are what a process packs for shapes that were not
+    known here, arenas, results, and what the interpreter has. A model with ``weights="packed"`` keeps its own copy.
+    Budgets count shared weights as little as mapped files.
+    Ownership: the model and the handle hold the memory. Threads: safe; runs may be going on. Cost: a read of all
+    weights for their names, and a write of the packed ones.
+
+    Examples
+    --------
+    >>> import graphpool as gp
+    >>> from graphpool.demo import model_path, test_images
+    >>> with gp.onnx.load(model_path("digits_cnn"), shapes={"batch": (1, 8)}) as model:
+    ...     handle = gp.share(model)
+    >>> with handle.open() as copy:   # in a worker
+    ...     copy.run({"image": test_images()[0][:2]})["probabilities"].shape
+    (2, 10)
+    """
+    if not isinstance(model, Model):
+        raise InvalidArgumentError(explain("model to share", accepted="a graphpool.Model", got=type(model).__name__))
+    chosen = store if store is None or isinstance(store, PackedStore) else PackedStore(store)
+    if chosen is None:
+        chosen = packed_store()
+    contents: dict[PackedKey, Any] = dict(model.packed_constants())
+    make, (inputs, outputs, specialise, engine) = model.__reduce__()
+    arrays: dict[PackedKey, Any] = {}
+    keys: list[PackedKey] = []
+
+    def keep_out(buffer: pickle.PickleBuffer) -> bool:
+        """Whether the buffer is in the pickle, and not beside it."""
+        raw = buffer.raw()
+        if raw.nbytes < _LEAST_NBYTES:
+            return True
+        keys.append(_key_of(raw, "array"))
+        arrays[keys[-1]] = raw
+        return False
+
+    recipe = pickle.dumps((make, inputs, outputs, specialise), 5, buffer_callback=keep_out)
+    text = pickle.dumps((recipe, pickle.dumps(engine), keys))
+    description = _key_of(text, "model")
+    contents |= arrays | {description: text}
+    kept: PackedStore | SealedStore = SealedStore.make(contents) if chosen is None else _keep(chosen, contents)
+    model.use_packed(kept)
+    return SharedModel(model.name, kept, description)
+
+
+def _key_of(data: Any, what: str) -> PackedKey:
+    nbytes = memoryview(data).nbytes
+    return PackedKey(Fingerprint(digest_of(data), "u8", (nbytes,)), what, "any")
+
+
+def _keep(store: PackedStore, contents: dict[PackedKey, Any]) -> PackedStore:
+    """The store, which has all contents, those that it had already included."""
+    for key, data in contents.items():
+        if store.get(key) is None and not store.put(key, data):
+            nbytes = memoryview(data).nbytes
+            raise InvalidArgumentError(
+                explain(
+                    f"store at {store.path} does not keep {nbytes} bytes",
+                    accepted=f"capacity_nbytes of at least {sum(memoryview(c).nbytes for c in contents.values())}",
+                    got=store.capacity_nbytes,
+                )
+            )
+    return store
+
+
+def _name_content(buffer: ConstantBuffer, key: PackedKey) -> None:
+    """Let the mapping in which a content lies know its digest, so that nobody reads it for its name."""
+    mapping = buffer.owner
+    if isinstance(mapping, ReadMapping):
+        mapping.known[buffer.address - address_of(mapping), buffer.nbytes] = key.content.digest
