@@ -11,7 +11,10 @@ test-freethreaded: ; $(PYTHON) tools/test_freethreaded.py $(PYTHON)
 test-asan: build ; $(PYTHON) tools/test_sanitizers.py address
 test-ubsan: build ; $(PYTHON) tools/test_sanitizers.py undefined
 test-tsan: build ; $(PYTHON) tools/test_sanitizers.py thread
+test-packaging: build ; $(PYTHON) tools/test_packaging.py
+test-platforms: build ; $(PYTHON) tools/test_platforms.py
 soak: build ; $(PYTHON) -m tests.helpers.soak --seconds 600
 docs: build ; $(PYTHON) -m sphinx -W -q docs docs/_build/html
 
-.PHONY: build test smoke lint types bench test-neon test-freethreaded test-asan test-ubsan test-tsan soak docs
+.PHONY: build test smoke lint types bench test-neon test-freethreaded test-asan test-ubsan test-tsan test-packaging
+.PHONY: test-platforms soak docs

@@ -18,8 +18,11 @@ release = version = graphpool.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+highlight_language = "text"
 exclude_patterns = ["_build"]
 html_theme = "alabaster"
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
 html_theme_options = {"description": graphpool.__doc__.splitlines()[0].partition(": ")[2], "fixed_sidebar": True}
 
 autodoc_member_order = "groupwise"
@@ -27,15 +30,23 @@ autodoc_typehints = "none"
 numpydoc_show_class_members = False
 
 
-def show_map(app, what, name, obj, options, lines):
-    """Packages open with a map of their modules, which keeps its lines."""
+def leave_out_map(app, what, name, obj, options, lines):
+    """Packages open with a map of their modules, which is for those who read the sources."""
     if what == "module":
-        lines[1:] = ["", "::", "", *(f"    {line}" for line in lines[1:]), ""]
+        lines[1:] = [""]
+
+
+def leave_out_self(app, what, name, obj, options, signature, returned):
+    """Signatures of compiled methods begin with ``self``, those of others do not."""
+    if signature and signature.startswith("(self"):
+        return "(" + signature.removeprefix("(self").removeprefix(", "), returned
+    return None
 
 
 def setup(app):
     """Called by Sphinx."""
-    app.connect("autodoc-process-docstring", show_map, priority=900)
+    app.connect("autodoc-process-signature", leave_out_self)
+    app.connect("autodoc-process-docstring", leave_out_map, priority=900)
 
 
 generate_ops.generate(DOCS / "reference" / "ops.md")

@@ -39,7 +39,7 @@ defined anew; a model may import any of them. "Runs" says what takes its nodes:
   whose form it does not cover goes to the host, and `graphpool inspect` says why.
 - **its parts**: ONNX defines the op by other ops, which take its place.
 - **compilation**: its result is known when the model is compiled, or a size that may vary.
-- **control flow**: the branch that is taken, or what the body's nodes are, where it is known before the run.
+- **control flow**: the branch that is taken, or what nodes of the body are; of sequences, before the run alone.
 - **host**: NumPy or ONNX's reference evaluator; `load(..., fallback=False)` refuses it.
 - **refused**: nothing runs it.
 

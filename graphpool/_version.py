@@ -1,3 +1,3 @@
-"""The version, where every layer may read it."""
+"""The version, where every layer, the build and the documentation read it."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

@@ -1,6 +1,7 @@
 """The command ``graphpool``: one function a subcommand, each returning a report and whether all is well.
 
-A report is a dict that ``--json`` prints as it is; otherwise `_show` prints it as text.
+A report is a dict that ``--json`` prints as it is; otherwise it is printed as text, of some commands in brief unless
+``--all`` is given.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -27,22 +28,30 @@ from .cli_graph import (
     is_graph_file,
     read_inputs,
     run_form,
+    save_arrays,
 )
+from .cli_picture import add_picture_options, describe_pictures, describe_trace, runs_to_picture
 from .cli_terminal import leave_pipe, progress, written
+from .cli_text import print_report, printable
 from .config import STREAM_POLICIES
+from .drawing import describe_size
 from .errors import GraphpoolError, InvalidArgumentError, explain
 from .graph.graph import FPMATH_MODES
+from .profile.tracing import trace_runs
 from .runtime.model import WEIGHTS_MODES
 from .runtime.model_port import describe_port
 from .runtime.shape_ranges import RangePeak, ShapeRanges
+from .typing import parse_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .profile import FootprintPicture
     from .runtime import Model
     from .runtime.model_form import Fallback
 
 MIN_ACCURACY = 0.98
+MOST_OFFSETS = 12
 SHAPE_HELP = "shape of an input, or size of a named dimension; 1..8 instead of a number is a range"
 Report = dict[str, Any]
 
@@ -53,72 +62,103 @@ def main(argv: Sequence[str] | None = None) -> int:
     It is 0 when all is well, 1 when a check of the subcommand failed, 2 for an error, whose message goes to stderr, 130
     when it was interrupted, 141 when the reader of its output went away.
     """
-    arguments = _parser().parse_args(argv)
     try:
-        with progress(f"graphpool {arguments.name}"):
-            report, is_well = arguments.command(arguments)
-        print(json.dumps(report, indent=2) if arguments.json else _as_text(report), flush=True)
+        return _run(_parser().parse_args(argv))
     except BrokenPipeError:
         leave_pipe()
         return 141
-    except (GraphpoolError, OSError) as error:
-        print(f"graphpool: {error}", file=sys.stderr)
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        print(f"graphpool: {printable(what)}", file=sys.stderr)
+        return 2
+    except GraphpoolError as error:
+        print(f"graphpool: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    with progress(f"graphpool {arguments.name}"):
+        report, is_well = arguments.command(arguments)
+    if arguments.json:
+        print(json.dumps(report, indent=2), flush=True)
+    else:
+        print_report(report if arguments.all or arguments.brief is None else arguments.brief(report))
     return 0 if is_well else 1
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="graphpool", description="Run neural-network graphs inside a memory limit.")
+    parser = _Parser(prog="graphpool", description="Run neural-network graphs inside a memory limit.")
     parser.add_argument("--version", action="version", version=gp.__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands: Any = parser.add_subparsers(required=True, metavar="COMMAND")
     common = argparse.ArgumentParser(add_help=False)
+    common.set_defaults(brief=None, all=False)
     common.add_argument("--json", action="store_true", help="print the report as JSON")
     engine = argparse.ArgumentParser(add_help=False, parents=[common])
-    engine.add_argument("--threads", type=int, help="threads of the engine (default: what the machine allows)")
-    engine.add_argument("--memory-limit", help='most memory of the engine, such as "512MiB"')
+    engine.add_argument(
+        "--threads", type=int, metavar="N", help="threads of the engine (default: what the machine allows)"
+    )
+    engine.add_argument("--memory-limit", metavar="SIZE", help='most memory of the engine, such as "512MiB" or "60%%"')
     model = argparse.ArgumentParser(add_help=False, parents=[engine])
     model.add_argument("model", help="an ONNX file, or where the command says so a graph file")
     model.add_argument("--schedule", choices=STREAM_POLICIES, help="how steps are placed on streams (default: auto)")
-    model.add_argument("--streams", type=int, help="most streams (default: 2)")
+    model.add_argument("--streams", type=int, metavar="N", help="most streams (default: 2)")
     model.add_argument("--weights", choices=WEIGHTS_MODES, default="scoped", help="where packed weights are kept")
     model.add_argument("--fpmath", choices=FPMATH_MODES, default="strict", help="how float32 products may be rounded")
     model.add_argument("--untrusted", action="store_true", help="the file is a stranger's: strict limits, no host")
     model.add_argument("--shape", action="append", default=[], metavar="NAME=2x3", help=SHAPE_HELP)
 
-    def add(name: str, command: Callable[..., Any], text: str, parent: argparse.ArgumentParser) -> Any:
-        sub = commands.add_parser(name, help=text, description=text, parents=[parent])
-        sub.set_defaults(command=command, name=name)
+    def add(
+        name: str, command: Callable[..., Any], text: str, parent: argparse.ArgumentParser, brief: Any = None
+    ) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, parents=[parent])
+        sub.set_defaults(command=command, name=name, brief=brief)
+        if brief is not None:
+            sub.add_argument("--all", action="store_true", help="print all of the report")
         return sub
 
-    add("demo", demo, "Run the models that come with graphpool and check accuracy and predicted memory.", engine)
-    add("info", info, "Show versions, processor, instruction sets and threads.", common)
+    text = "Run the models that come with graphpool and check accuracy and predicted memory."
+    add("demo", demo, text, engine, _brief_demo)
+    add("info", info, "Show versions, processor, instruction sets, threads and settings.", common)
     inspect_text = "Show the partitions of a model and how each is implemented, or those of a graph file (.json)."
-    add_knobs(add("inspect", inspect, inspect_text, model))
+    add_knobs(add("inspect", inspect, inspect_text, model, _brief_inspect))
     predict_parser = add("predict", predict, "Predict the memory of a run without running.", model)
     predict_parser.add_argument(
         "--buffers", metavar="FILE", help="write what the arena is planned for, as `plan` reads it"
     )
     picture_text = "Run a model and draw its memory: the arena over time, and all that is held beside it."
-    picture_parser = add("footprint", footprint, picture_text, model)
-    picture_parser.add_argument("--inputs", help="an .npz file with one array an input")
-    picture_parser.add_argument("--html", required=True, help="write the picture to this file, for a browser")
+    add_picture_options(add("footprint", footprint, picture_text, model))
+    trace_text = "Run a model and record what each stream did when, and how much of the arena was in use, for Perfetto."
+    trace_parser = add("trace", trace, trace_text, model)
+    trace_parser.add_argument("--inputs", metavar="FILE", help="an .npz file with one array an input")
+    trace_parser.add_argument("--out", metavar="FILE", required=True, help="write the trace to this .json file")
     add("process", process, "Run a model and show what the process's resident memory is then.", model)
     run_text = "Run a model or a graph file (.json) on inputs from an .npz file, or on random ones."
     run_parser = add("run", run, run_text, model)
     add_knobs(run_parser)
-    run_parser.add_argument("--inputs", help="an .npz file with one array an input")
-    run_parser.add_argument("--save", help="write the outputs to this .npz file")
-    run_parser.add_argument("--trace", help="write what each stream did in another run to this file, for Perfetto")
+    run_parser.add_argument("--inputs", metavar="FILE", help="an .npz file with one array an input")
+    run_parser.add_argument("--save", metavar="FILE", help="write the outputs to this .npz file")
     add_bench_options(add("bench", bench, "Time a model on random inputs, beside other engines if asked.", model))
-    plan_parser = add("plan", plan, "Plan the buffers of a CSV file (id, lower, upper, size).", common)
+    plan_parser = add("plan", plan, "Plan the buffers of a CSV file (id, lower, upper, size).", common, _brief_plan)
     plan_parser.add_argument("file", help="a CSV file; lifetimes are half-open")
-    plan_parser.add_argument("--capacity", type=int, help="bytes that the plan should fit")
-    plan_parser.add_argument("--deadline", type=float, default=0.0, help="seconds that an exact search may take")
+    plan_parser.add_argument("--capacity", metavar="SIZE", help='what the plan should fit, such as "64MiB"')
+    plan_parser.add_argument(
+        "--deadline", type=float, default=0.0, metavar="SECONDS", help="time that an exact search may take"
+    )
     cache_text = "Show the capacities of the caches, or judge policies on a trace of constants."
     add_cache(commands.add_parser("cache", help=cache_text, description=cache_text), common)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells who gives no command what there is."""
+
+    def error(self, message: str) -> NoReturn:
+        if "COMMAND" in message and "required" in message:
+            self.print_help(sys.stderr)
+            self.exit(2)
+        super().error(message)
 
 
 # ---- subcommands
@@ -142,7 +182,6 @@ def _demo_model(name: str, arguments: argparse.Namespace) -> Report:
         accuracy = float((probabilities.argmax(axis=1) == labels).mean())
         measured = engine.budget.peak
         one = {"image": images[:1]}
-        model.run(one)
         return {
             "partitions": _partitions(model, one),
             "images": len(images),
@@ -153,10 +192,32 @@ def _demo_model(name: str, arguments: argparse.Namespace) -> Report:
             },
             "predicted_peak_nbytes": predicted,
             "measured_peak_nbytes": measured,
-            "cache": _cache_stats(model),
             "is_accurate": accuracy >= MIN_ACCURACY,
             "is_predicted": predicted == measured,
         }
+
+
+def _brief_demo(report: Report) -> Report:
+    """A row a model, and whether all is well."""
+    rows = [
+        {
+            "model": name,
+            "images": found["images"],
+            "accuracy": f"{found['accuracy']:.2%}",
+            **{f"{batch}_ms": milliseconds for batch, milliseconds in found["latency_ms"].items()},
+            "predicted": describe_size(found["predicted_peak_nbytes"]),
+            "measured": describe_size(found["measured_peak_nbytes"]),
+        }
+        for name, found in report["models"].items()
+    ]
+    found = report["models"].values()
+    return {
+        "models": rows,
+        f"accuracy is {MIN_ACCURACY:.0%} at least": all(model["is_accurate"] for model in found),
+        "memory was predicted to the byte": all(model["is_predicted"] for model in found),
+        "more of this": "graphpool demo --all",
+        "a model of yours": "graphpool inspect FILE, graphpool predict FILE",
+    }
 
 
 def info(arguments: argparse.Namespace) -> tuple[Report, bool]:
@@ -164,7 +225,7 @@ def info(arguments: argparse.Namespace) -> tuple[Report, bool]:
     import platform
 
     from ._kernels.core import _dispatch
-    from .config import VARIABLES, get, origin
+    from .config import VARIABLES, describe, origin
     from .runtime.threads import available_threads
 
     return {
@@ -176,7 +237,7 @@ def info(arguments: argparse.Namespace) -> tuple[Report, bool]:
         "kernels": len(_dispatch.names()),
         "threads": available_threads(),
         "settings": [
-            {"setting": variable.names[0], "value": str(get(name) or ""), "from": origin(name), "meaning": variable.doc}
+            {"setting": variable.names[0], "value": describe(name), "from": origin(name), "meaning": variable.doc}
             for name, variable in VARIABLES.items()
         ],
     }, True
@@ -194,6 +255,12 @@ def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
             "partitions": _partitions(model, inputs),
             "conditions": list(model.specialise(inputs).conditions),
         }, True
+
+
+def _brief_inspect(report: Report) -> Report:
+    """Without the comparisons of sizes, which are many and long."""
+    count = len(report.get("conditions", ()))
+    return report | {"conditions": f"{count} comparisons of sizes hold; --all prints them"} if count else report
 
 
 def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
@@ -223,22 +290,26 @@ def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
 
 
 def footprint(arguments: argparse.Namespace) -> tuple[Report, bool]:
-    """A page with the memory of one run; how much each part of it takes."""
-    with _engine(arguments) as engine, _load(arguments, engine) as model:
-        inputs = read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)
-        picture = gp.profile.footprint(model, inputs)
+    """A page with the memory of one run, or of two; how much each part of it takes."""
     with written(arguments.html) as path:
-        picture.save(path)
-    return {
-        "html": arguments.html,
-        "steps": len(picture.steps),
-        "temporaries": len(picture.temporaries),
-        "arena_nbytes": picture.arena_nbytes,
-        "needed_nbytes": picture.needed_nbytes,
-        "parts": _in_bytes(picture.parts),
-        "predicted_peak_nbytes": picture.predicted_nbytes,
-        "measured_peak_nbytes": picture.measured_nbytes,
-    }, True
+        pictures = [_picture(given) for given in runs_to_picture(arguments)]
+        pictures[0].save(path, *pictures[1:])
+    return {"html": arguments.html} | describe_pictures(pictures), True
+
+
+def _picture(arguments: argparse.Namespace) -> FootprintPicture:
+    with _engine(arguments) as engine, _load(arguments, engine) as model:
+        return gp.profile.footprint(model, _inputs(model, arguments))
+
+
+def trace(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """A file for Perfetto; what took most of the time of the run."""
+    with written(arguments.out) as path, _engine(arguments) as engine, _load(arguments, engine) as model:
+        inputs = _inputs(model, arguments)
+        recorded = trace_runs(model, inputs)
+        recorded.name_ops(model.specialise(inputs))
+        recorded.save(path)
+    return {"out": arguments.out, "open with": "https://ui.perfetto.dev"} | describe_trace(recorded), True
 
 
 def process(arguments: argparse.Namespace) -> tuple[Report, bool]:
@@ -263,15 +334,12 @@ def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
     if is_graph_file(arguments):
         return for_each_form(arguments, run_form)
     with _engine(arguments) as engine, _load(arguments, engine) as model:
-        inputs = read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)
+        inputs = _inputs(model, arguments)
         start = time.perf_counter()
         outputs = model.run(inputs)
         seconds = time.perf_counter() - start
         if arguments.save:
-            with written(arguments.save if arguments.save.endswith(".npz") else f"{arguments.save}.npz") as path:
-                np.savez(path, **outputs)
-        if arguments.trace:
-            _save_trace(model, inputs, arguments.trace)
+            save_arrays(arguments.save, outputs)
         return {
             "first_run_ms": seconds * 1e3,
             "streams": model.stats().streams,
@@ -292,32 +360,37 @@ def bench(arguments: argparse.Namespace) -> tuple[Report, bool]:
                 "load_and_first_run_ms": first * 1e3,
                 "engines": measure(model, inputs, arguments.model, arguments.seconds, peers),
                 "peak_nbytes": engine.budget.peak,
-                "cache": _cache_stats(model),
             }, True
 
 
 def plan(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Offsets for the buffers of a file; well when they fit the capacity, where one is given."""
     buffers = gp.memory.read_csv(arguments.file)
+    capacity = None if arguments.capacity is None else parse_nbytes(arguments.capacity)
     start = time.perf_counter()
     found: list[gp.memory.MemoryPlan] = []
     try:
-        made = gp.memory.plan(
-            buffers, capacity=arguments.capacity, deadline_s=arguments.deadline, on_improve=found.append
-        )
+        made = gp.memory.plan(buffers, capacity=capacity, deadline_s=arguments.deadline, on_improve=found.append)
         is_feasible = True
     except gp.OutOfMemoryError:
         made, is_feasible = found[-1], False
     seconds = time.perf_counter() - start
     return {
         "nbytes": made.nbytes,
-        "lower_bound": made.lower_bound,
+        "lower_bound_nbytes": made.lower_bound,
         "ratio": made.ratio,
         "is_optimal": made.is_optimal,
         "feasible": is_feasible,
         "seconds": seconds,
         "offsets": {str(key): offset for key, offset in made.offsets.items()},
     }, is_feasible
+
+
+def _brief_plan(report: Report) -> Report:
+    """With the first offsets."""
+    offsets = report["offsets"]
+    rest = {"...": f"{len(offsets) - MOST_OFFSETS} more; --all prints them"} if len(offsets) > MOST_OFFSETS else {}
+    return report | {"offsets": dict(list(offsets.items())[:MOST_OFFSETS]) | rest}
 
 
 # ---- helpers
@@ -346,22 +419,12 @@ def _load(arguments: argparse.Namespace, engine: gp.Engine) -> Model:
     return gp.onnx.load(arguments.model, engine=engine, shapes=shapes, **options)
 
 
-def _save_trace(model: Model, inputs: Mapping[str, Any], path: str) -> None:
-    """Trace one run."""
-    from .profile.tracing import trace_runs
-
-    recorded = trace_runs(model, inputs)
-    recorded.name_ops(model.specialise(inputs))
-    with written(path) as other:
-        recorded.save(other)
-
-
 def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
     """The partitions of the form for these inputs, with the nodes that each comes from and what implements it.
 
     Those of a data-dependent part are the ones for its largest extents.
     """
-    forms = model.specialise(inputs).with_data_dependent_forms()
+    forms = model.specialise(inputs).with_inner()
     rows = [row for form in forms for row in zip(form.partitions, form.implementations, form.fallbacks, strict=True)]
     found = [describe_partition(partition, names) | _origin(partition, fallback) for partition, names, fallback in rows]
     hosted = [report for report, (*_, fallback) in zip(found, rows, strict=True) if fallback is not None]
@@ -390,23 +453,13 @@ def _host_times(model: Model, inputs: Mapping[str, Any]) -> list[float]:
     return []
 
 
-def _cache_stats(model: Model) -> Report:
-    from .cache import primitive_cache
-
-    stats, primitives = model.stats(), primitive_cache().stats()
-    return {
-        "specialised_forms": {
-            "hits": stats.hits, "misses": stats.misses, "evictions": stats.evictions, "entries": stats.forms,
-        },
-        "primitives": {
-            "hits": primitives.hits, "misses": primitives.misses, "evictions": primitives.evictions,
-            "entries": primitives.entries, "nbytes": primitives.nbytes,
-        },
-    }  # fmt: skip
-
-
 def _median_ms(model: Model, inputs: Mapping[str, Any], seconds: float) -> float:
     return float(measure(model, inputs, "", seconds, [])[0]["p50_ms"])
+
+
+def _inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of the file that is given, else random ones."""
+    return read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)
 
 
 def _random_inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, Any]]:
@@ -416,7 +469,12 @@ def _random_inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.
 
 def _shapes(arguments: argparse.Namespace) -> dict[str, Any]:
     """The shapes that are asked for, as `Model` takes them."""
-    return dict(map(_parse_shape, arguments.shape))
+    shapes: dict[str, Any] = {}
+    for name, spans in map(_parse_shape, arguments.shape):
+        if shapes.setdefault(name, spans) != spans:
+            message = explain(f"--shape: {name!r} is given twice", accepted="one shape", got=", ".join(arguments.shape))
+            raise InvalidArgumentError(message)
+    return shapes
 
 
 def _has_range(arguments: argparse.Namespace) -> bool:
@@ -430,66 +488,3 @@ def _parse_shape(text: str) -> tuple[str, list[tuple[int, int]]]:
     if not name or not all(len(span) <= 2 and all(end.isdecimal() and end.isascii() for end in span) for span in spans):
         raise InvalidArgumentError(explain("--shape", accepted="NAME=2x3, or a range: NAME=1..8", got=text))
     return name, [(int(span[0]), int(span[-1])) for span in spans]
-
-
-# ---- text
-
-
-def _as_text(report: Report, indent: str = "") -> str:
-    """A report for people: nested names are indented, lists of reports become tables, bytes get units."""
-    lines = []
-    for key, value in report.items():
-        if isinstance(value, dict) and value:
-            lines += [f"{indent}{key}:", _as_text(value, indent + "  ")]
-        elif key == "partitions":
-            lines += [f"{indent}partitions:", *(f"{indent}  {line}" for line in _table(value))]
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            lines += [f"{indent}{key}:", *(f"{indent}  {line}" for line in _columns(value))]
-        else:
-            lines.append(f"{indent}{key}: {_value(key, value)}")
-    return "\n".join(lines)
-
-
-def _table(partitions: Sequence[Report]) -> list[str]:
-    rows = []
-    for number, partition in enumerate(partitions):
-        ops = "+".join(partition["ops"][:6]) + ("+..." if len(partition["ops"]) > 6 else "")
-        names = ", ".join(partition["implementations"]) or f"{partition['backend']} (no step of its own)"
-        if "ms" in partition:
-            names += f", {partition['ms']:.3g} ms"
-        if "reason" in partition:
-            names += f": {partition['reason']}"
-        rows.append((f"{number:3}", ops, _nodes(partition["nodes"]), names))
-    widths = [max((len(row[k]) for row in rows), default=0) for k in (1, 2)]
-    return [f"{number}  {ops:<{widths[0]}}  {nodes:<{widths[1]}}  {names}" for number, ops, nodes, names in rows]
-
-
-def _nodes(names: Sequence[str]) -> str:
-    """The nodes of a partition in a few words."""
-    return ", ".join(names) if len(names) < 3 else f"{names[0]} to {names[-1]} ({len(names)})"
-
-
-def _columns(rows: Sequence[Report]) -> list[str]:
-    """Rows of the same names under their names, those of nested reports included."""
-    flat = [_flatten(row) for row in rows]
-    cells = [list(flat[0]), *([_value(key, value) for key, value in row.items()] for row in flat)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    is_text = [isinstance(value, str) for value in flat[0].values()]
-    columns = list(zip(widths, is_text, strict=True))
-    lines = [[t.ljust(w) if left else t.rjust(w) for t, (w, left) in zip(c, columns, strict=True)] for c in cells]
-    return ["  ".join(line).rstrip() for line in lines]
-
-
-def _flatten(row: Report) -> Report:
-    flat: Report = {}
-    for key, value in row.items():
-        flat |= value if isinstance(value, dict) else {key: value}
-    return flat
-
-
-def _value(key: str, value: Any) -> str:
-    if key.endswith("nbytes") and value is not None:
-        return f"{value} ({value / 2**20:.2f} MiB)"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +13,6 @@ import numpy as np
 from .errors import InvalidArgumentError, UnsupportedError, explain
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Mapping
 
     from .runtime import Model
@@ -19,15 +20,26 @@ if TYPE_CHECKING:
     Report = dict[str, Any]
     Run = Callable[[], object]
 
+MOST_SECONDS = 1e6
 SHARE_OF_ROUND = 0.05
 """Seconds that an engine runs before the next one has its turn."""
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``bench`` that other subcommands do not have."""
-    parser.add_argument("--seconds", type=float, default=2.0, help="time each engine at least this long (default: 2)")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=2.0, help="time each engine at least this long (default: 2)"
+    )
     vs = f"other engines, which take turns with graphpool: {', '.join(_PEERS)}, separated by commas"
     parser.add_argument("--vs", default="", metavar="ENGINES", help=vs)
+
+
+def _seconds(text: str) -> float:
+    """A time that ends."""
+    with suppress(ValueError):
+        if 0 <= (seconds := float(text)) < MOST_SECONDS:
+            return seconds
+    raise argparse.ArgumentTypeError(f"accepted: seconds, from 0 to below {MOST_SECONDS:g}; got: {text}")
 
 
 def parse_peers(text: str) -> list[str]:
@@ -54,8 +66,11 @@ def measure(model: Model, inputs: Mapping[str, Any], path: str, seconds: float, 
         for name, run in runs.items():
             _take_turn(run, times[name])
     rows, best = _first_dimension(inputs), statistics.median(times["graphpool"])
-    return [{"engine": name} | _describe(found, rows) | {"graphpool_ratio": best / statistics.median(found)}
-            for name, found in times.items()]  # fmt: skip
+    reports = {name: _describe(found, rows) for name, found in times.items()}
+    if peers:
+        for name, found in times.items():
+            reports[name]["graphpool_ratio"] = best / statistics.median(found)
+    return [{"engine": name} | report for name, report in reports.items()]
 
 
 def _first_dimension(inputs: Mapping[str, Any]) -> int:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from . import cache
 from .cache.policies import policy_names
 from .cache.process import ENGINE_KINDS
-from .cache.traces import compare_policies, distinct_nbytes, plot_savings, read_trace
+from .cache.traces import compare_policies, distinct_nbytes, read_trace
+from .cli_terminal import written
+from .errors import InvalidArgumentError, explain
 from .typing import parse_nbytes
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def replay_trace(arguments: argparse.Namespace) -> tuple[Report, bool]:
     capacities = [parse_nbytes(text, whole_nbytes=total) for text in arguments.capacity or CAPACITIES]
     rows = compare_policies(trace, capacities, arguments.policy)
     if arguments.plot:
-        plot_savings(rows, arguments.plot, title=Path(arguments.trace).stem)
+        _save(rows.plot(Path(arguments.trace).stem), arguments.plot)
     return {
         "accesses": len(trace),
         "constants": len({item.key for item in trace}),
@@ -77,6 +79,16 @@ def replay_trace(arguments: argparse.Namespace) -> tuple[Report, bool]:
         "cost": sum(item.cost for item in trace),
         "capacities": _savings(rows),
     }, True
+
+
+def _save(figure: Any, path: str) -> None:
+    """Write a figure in the format that the ending of the path names."""
+    with written(path) as other:
+        try:
+            figure.savefig(other)
+        except ValueError as error:
+            message = explain(f"cannot draw {path}", accepted=".png, .svg, .pdf", got=error)
+            raise InvalidArgumentError(message) from error
 
 
 def _savings(rows: Sequence[Comparison]) -> list[Report]:

@@ -12,6 +12,7 @@ import numpy as np
 
 import graphpool as gp
 
+from .cli_terminal import written
 from .errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
 from .graph.dumps.apply_knobs import unknown_ids
 from .graph.dumps.json import read_graph
@@ -116,7 +117,7 @@ def run_form(graph: gp.Graph, arguments: argparse.Namespace) -> Report:
         seconds = time.perf_counter() - start
         outputs: dict[str, Any] = {str(n): np.array(tensor.numpy()) for n, tensor in sorted(tensors.items())}
     if arguments.save:
-        np.savez(arguments.save, **outputs)
+        save_arrays(arguments.save, outputs)
     return {
         "partitions": described,
         "first_run_ms": seconds * 1e3,
@@ -155,6 +156,12 @@ def read_inputs(path: str) -> dict[str, np.ndarray[Any, Any]]:
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, TypeError, EOFError, KeyError, MemoryError, RuntimeError, *_ARCHIVE_ERRORS) as error:
         raise InvalidArgumentError(explain(f"cannot read {path}", accepted="an .npz file", got=error)) from error
+
+
+def save_arrays(path: str, arrays: Mapping[str, Any]) -> None:
+    """Write an .npz file, whose ending is added where the path lacks it."""
+    with written(path if path.endswith(".npz") else f"{path}.npz") as other, Path(other).open("wb") as file:
+        np.savez(file, **arrays)
 
 
 def _input(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
@@ -45,8 +46,16 @@ def progress(text: str) -> Iterator[None]:
 
 @contextmanager
 def written(path: str) -> Iterator[str]:
-    """Another path to write to; what lies there takes the place of `path` when the block ends without an error."""
-    target = Path(path)
+    """Another path to write to; what lies there takes the place of `path` when the block ends without an error.
+
+    Devices and pipes are written as they are. Raises OSError at the begin where the folder cannot be written.
+    """
+    if Path(path).is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if Path(path).exists() and not Path(path).is_file():
+        yield path
+        return
+    target = Path(path).resolve()  # of a link, which stays
     try:
         number, name = tempfile.mkstemp(target.suffix, f".{target.stem}.", target.parent)
     except OSError as error:

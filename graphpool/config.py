@@ -162,6 +162,16 @@ def origin(name: str) -> str:
     return next((spelling for spelling in VARIABLES[name].names if os.environ.get(spelling)), "default")
 
 
+def describe(name: str) -> str:
+    """The value of a variable as it is set, or the default in words; raises as `get`."""
+    value, spelling = get(name), origin(name)
+    if spelling != "default":
+        return os.environ[spelling]
+    if name == "stream_schedule":
+        return f"{value[0]}:{value[1]}"
+    return str(value) if value or isinstance(value, bool) else "not set"
+
+
 def get(name: str) -> Any:
     """The value of a variable of `VARIABLES`, parsed at the first call; InvalidArgumentError if malformed."""
     if name not in _values:

@@ -25,7 +25,7 @@ class Limits:
         Nodes of a model or graph: with those of nested graphs, after functions are expanded, and after loops are
         unrolled. Each takes some kilobytes outside of any ``memory_limit``.
     unrolled_nodes : int, default=4096
-        Nodes that one Loop or Scan may become, nested ones included; longer ones are run by the host.
+        Nodes that one Loop or Scan may become, nested ones included, where it does not run as a model of its own.
     depth : int, default=32
         Graphs inside one another, and functions that call one another.
     rank : int, default=32
@@ -41,9 +41,11 @@ class Limits:
     pattern_length : int, default=1024
         Characters of a regular expression.
     host_steps : int, default=10,000,000
-        Nodes that host functions evaluate in one run, each iteration of a loop anew, and inner steps of one node.
+        Nodes that host functions evaluate in one run, each iteration of a loop anew, and inner steps of one node; and
+        trips of loops whose bodies kernels run.
     host_deadline_s : float, default=600.0
-        What host functions may take in one run. Looked at between nodes and between iterations. Unit: seconds.
+        What host functions, or such loops, may take in one run. Looked at between nodes and between iterations, of
+        loops that kernels run every twentieth of a second. Unit: seconds.
 
     Raises
     ------
@@ -112,7 +114,24 @@ class Limits:
             raise self.error(name, asked, what, node)
 
     def error(self, name: str, asked: float, what: str, node: str | None = None) -> LimitError:
-        """The error for a bound that does not hold."""
+        """The error for a bound that does not hold.
+
+        Parameters
+        ----------
+        name : str
+            Which limit.
+        asked : float
+            What was asked for.
+        what : str
+            What asked for it, in words.
+        node : str, optional
+            The node that it belongs to.
+
+        Returns
+        -------
+        error : LimitError
+            To be raised by the caller.
+        """
         value: Any = getattr(self, name)
         message = explain(
             f"{what} exceeds the limit {name}", accepted=f"at most {value}", got=asked,

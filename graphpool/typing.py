@@ -167,11 +167,39 @@ class MemoryResource(Protocol):
     """
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
-        """Return the address of at least `nbytes` bytes."""
+        """Return the address of at least `nbytes` bytes.
+
+        Parameters
+        ----------
+        nbytes : int
+            Unit: bytes.
+        alignment : int, default=64
+            A power of two. Unit: bytes.
+        stream : object, optional
+            Orders the call on devices that need it.
+
+        Returns
+        -------
+        address : int
+
+        Raises
+        ------
+        OutOfMemoryError
+            There is no such memory; nothing is changed.
+        """
         ...
 
     def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
-        """Take back what `allocate` returned."""
+        """Take back what `allocate` returned.
+
+        Parameters
+        ----------
+        address : int
+        nbytes, alignment : int
+            As they were asked for. Unit: bytes.
+        stream : object, optional
+            As for `allocate`.
+        """
         ...
 
 

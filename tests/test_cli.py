@@ -38,17 +38,23 @@ def test_demo_fails_when_accuracy_is_off(capsys, monkeypatch):
     assert not models["digits_cnn"]["is_accurate"]
 
 
-def test_demo_prints_what_a_user_wants_to_know():
+def test_demo_prints_a_short_table():
     done = subprocess.run([sys.executable, "-m", "graphpool", "demo"], capture_output=True, text=True, check=True)
-    for word in (
-        "Convolution+BatchNormInference+ReLU",
-        "accuracy",
-        "latency_ms",
-        "predicted_peak",
-        "measured_peak",
-        "cache",
-    ):
-        assert word in done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 15
+    assert max(map(len, lines)) <= 100
+    assert lines[1].split("  ")[1:2] == ["model"]
+    rows = [line.split() for line in lines if line.strip().startswith(demo.MODELS)]
+    assert [row[0] for row in rows] == list(demo.MODELS)
+    assert all(row[-4:-2] == row[-2:] for row in rows)  # predicted and measured
+    assert "Convolution+BatchNormInference+ReLU" not in done.stdout
+
+
+def test_demo_prints_all_if_told_so(capsys):
+    assert cli.main(["demo", "--all"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("Convolution+BatchNormInference+ReLU", "accuracy", "latency_ms", "predicted_peak", "measured_peak"):
+        assert word in printed
 
 
 def test_a_file_of_a_stranger_is_held_to_strict_limits(capsys, tmp_path):
@@ -115,10 +121,17 @@ def test_schedules_and_traces(capsys, tmp_path):
     predicted = report(capsys, "predict", *arguments)
     assert 0 < predicted["sequential_peak_nbytes"] <= predicted["peak_nbytes"] * 2
     assert predicted["streams"] in (1, 2)
-    report(capsys, "run", *arguments, "--trace", str(tmp_path / "t.json"))
+    traced = report(capsys, "trace", *arguments, "--out", str(tmp_path / "t.json"))
+    assert traced["steps"] > 5
+    assert sum(row["share_percent"] for row in traced["slowest"]) > 50
+    assert [row["time_ms"] for row in traced["slowest"]] == sorted(
+        (r["time_ms"] for r in traced["slowest"]), reverse=True
+    )
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert {event["ph"] for event in events} == {"M", "X"}
-    assert {event["name"] for event in events} >= {"process_name", "thread_name", "conv_0"}
+    assert {event["ph"] for event in events} == {"M", "X", "C"}
+    assert {event["name"] for event in events} >= {"process_name", "thread_name", "conv_0", "arena in use"}
+    counted = max(event["args"]["bytes"] for event in events if event["ph"] == "C")
+    assert counted == report(capsys, "footprint", *arguments, "--html", str(tmp_path / "f.html"))["needed_nbytes"]
 
 
 def test_plan(capsys, tmp_path):
@@ -127,6 +140,21 @@ def test_plan(capsys, tmp_path):
     made = report(capsys, "plan", str(file))
     assert (made["nbytes"], made["is_optimal"], made["feasible"]) == (128, True, True)
     assert report(capsys, "plan", str(file), "--capacity", "100", status=1)["feasible"] is False
+    for capacity in ("128", "0.5KiB", "300M", "300Mi"):
+        assert report(capsys, "plan", str(file), "--capacity", capacity)["feasible"] is True
+    assert cli.main(["plan", str(file), "--capacity", "much"]) == 2
+    assert "not a size" in capsys.readouterr().err
+
+
+def test_plan_prints_some_offsets(capsys, tmp_path):
+    file = tmp_path / "buffers.csv"
+    file.write_text("id,lower,upper,size\n" + "".join(f"b{k},0,2,64\n" for k in range(100)))
+    assert cli.main(["plan", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 20
+    assert lines[-1].split() == ["...:", "88", "more;", "--all", "prints", "them"]
+    assert cli.main(["plan", str(file), "--all"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 107
 
 
 def test_info(capsys):
@@ -138,9 +166,17 @@ def test_info(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", CNN], "input 'image' has no fixed shape; accepted: --shape image=2x3"),
+        (["run", CNN], "input 'image' has no fixed shape; accepted: --shape batch=1 or --shape image=1x1x8x8"),
         (["run", CNN, "--shape", "image"], "--shape; accepted: NAME=2x3, or a range: NAME=1..8; got: image"),
         (["run", "no-such-file.onnx"], "no-such-file.onnx"),
+        (["run", CNN, "--shape", "batch=2", "--shape", "batch=3"], "--shape: 'batch' is given twice"),
+        (["run", CNN, "--shape", "bach=2"], "no dimension or input is called 'bach'; accepted: batch, image"),
+        (
+            ["run", CNN, "--shape", "image=2x1x9x9"],
+            "dimension 2 of input 'image'; accepted: 8, as in the model; got: 9",
+        ),
+        (["run", CNN, "--shape", "batch=2", "--save", "/no-such-folder/a"], "/no-such-folder/a.npz: No such file"),
+        (["trace", CNN, "--shape", "batch=2", "--out", "/"], "/: Is a directory"),
         (["demo", "--memory-limit", "lots"], "not a size"),
         (["demo", "--memory-limit", "1MiB"], "limit"),
     ],
@@ -286,3 +322,47 @@ def test_footprint_writes_a_page(capsys, tmp_path):
     assert sum(found["parts"].values()) == found["predicted_peak_nbytes"] == found["measured_peak_nbytes"]
     assert found["steps"] > 5 < found["temporaries"]
     assert [file.name for file in tmp_path.iterdir()] == ["out.html"]
+
+
+@pytest.mark.parametrize(
+    ("options", "second"),
+    [
+        (["--beside", str(demo.model_path("digits_transformer"))], ("digits_transformer", "auto", "3x1x8x8")),
+        (["--beside-schedule", "sequential"], ("digits_cnn", "sequential", "3x1x8x8")),
+        (["--beside-shape", "batch=1"], ("digits_cnn", "auto", "1x1x8x8")),
+    ],
+)
+def test_footprints_beside_one_another(capsys, tmp_path, options, second):
+    path = tmp_path / "out.html"
+    found = report(capsys, "footprint", CNN, "--shape", "image=3x1x8x8", "--html", str(path), *options)
+    assert (found["first"]["model"], found["second"]["model"]) == ("digits_cnn", second[0])
+    assert re.fullmatch(r"Schedule auto on \d streams?, inputs image 3x1x8x8", found["first"]["run"])
+    assert re.fullmatch(rf"Schedule {second[1]} on \d streams?, inputs image {second[2]}", found["second"]["run"])
+    rows = {row["memory"]: row for row in found["compared"]}
+    assert all(row["second_nbytes"] - row["first_nbytes"] == row["difference_nbytes"] for row in rows.values())
+    total = rows.pop("predicted peak")
+    parts = (
+        "arena",
+        "results",
+        "host functions",
+        "constants",
+        "packed constants",
+        "programs",
+        "rest of the prediction",
+    )
+    assert total["difference_nbytes"] == sum(rows[part]["difference_nbytes"] for part in parts)
+    assert "memory of two runs" in path.read_text()
+
+
+def test_the_help_is_for_who_gives_no_command(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 2
+    assert "Predict the memory of a run without running." in capsys.readouterr().err
+
+
+def test_seconds_that_never_end_are_refused(capsys):
+    for seconds in ("inf", "nan", "-1", "long"):
+        with pytest.raises(SystemExit):
+            cli.main(["bench", CNN, f"--seconds={seconds}"])
+        assert f"accepted: seconds, from 0 to below 1e+06; got: {seconds}" in capsys.readouterr().err

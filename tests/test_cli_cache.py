@@ -50,9 +50,12 @@ def test_replay_prints_a_table_and_plots(capsys, trace, tmp_path):
     assert cli.main(["cache", "replay", trace, "--plot", str(tmp_path / "loop.svg")]) == 0
     lines = capsys.readouterr().out.splitlines()
     [header] = [line for line in lines if "no_evict" in line]
-    assert header.split() == ["capacity_nbytes", "no_evict", "lru", "cost", "achievable_percent", "bound_percent"]
+    assert header.split() == ["capacity", "no_evict", "lru", "cost", "achievable", "(%)", "bound", "(%)"]
     assert len(lines) == lines.index(header) + 5
     assert "<svg" in (tmp_path / "loop.svg").read_text()
+    assert cli.main(["cache", "replay", trace, "--plot", str(tmp_path / "loop.doc")]) == 2
+    assert "accepted: .png, .svg, .pdf" in capsys.readouterr().err
+    assert {file.name for file in tmp_path.iterdir()} == {"loop.csv", "loop.svg"}
 
 
 @pytest.mark.parametrize(

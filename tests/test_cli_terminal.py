@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from graphpool import cli, cli_terminal, demo
+from graphpool import cli, cli_terminal, cli_text, demo
 
 pytest.importorskip("onnx")
 CNN = str(demo.model_path("digits_cnn"))
@@ -39,6 +41,14 @@ def test_an_interrupt_ends_with_130_and_says_nothing() -> None:
     assert process.returncode == 130
     assert out == ""
     assert all(line.startswith("graphpool profile: ") for line in errors.splitlines())
+
+
+def test_an_interrupt_while_parts_are_imported_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "graphpool", "info"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -81,11 +91,69 @@ def test_a_folder_that_is_not_there_is_named(capsys: Any, tmp_path: Path) -> Non
 
 
 def test_what_is_saved_is_whole(capsys: Any, tmp_path: Path) -> None:
-    saved, traced = tmp_path / "out", tmp_path / "trace.json"
-    arguments = ["run", CNN, "--shape", "batch=2", "--save", str(saved), "--trace", str(traced)]
-    assert cli.main(arguments) == 0
-    assert {file.name for file in tmp_path.iterdir()} == {"out.npz", "trace.json"}
+    assert cli.main(["run", CNN, "--shape", "batch=2", "--save", str(tmp_path / "out")]) == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"out.npz"}
     assert "outputs:" in capsys.readouterr().out
+
+
+def test_links_stay_and_devices_are_written(tmp_path: Path) -> None:
+    target, link = tmp_path / "folder" / "target", tmp_path / "link"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for text in ("new", "again"):
+        with cli_terminal.written(str(link)) as path:
+            Path(path).write_text(text)
+        assert link.is_symlink()
+        assert target.read_text() == text
+    with cli_terminal.written("/dev/null") as path:
+        Path(path).write_text("nothing")
+    assert Path("/dev/null").is_char_device()
+    command = [sys.executable, "-m", "graphpool", "trace", CNN, "--shape", "batch=1", "--out", "/dev/stderr"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert json.loads(done.stderr)["traceEvents"]
+
+
+def shown(arguments: list[str], **environment: str) -> str:
+    """What the command prints on a terminal."""
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 80))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "graphpool", *arguments],
+        stdout=slave, stderr=subprocess.PIPE, env=os.environ | {"TERM": "xterm", "COLUMNS": ""} | environment,
+    )  # fmt: skip
+    os.close(slave)
+    text = read_all(master).decode()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) == 0
+    return text
+
+
+def test_lines_on_a_terminal_are_no_longer_than_it(tmp_path: Path) -> None:
+    (tmp_path / "rich.py").write_text("raise ImportError\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    text = shown(["inspect", CNN, "--shape", "batch=1"], PYTHONPATH=path)
+    assert max(map(len, text.splitlines())) == 80
+    assert "\x1b" not in text
+
+
+def test_rich_draws_tables_on_a_terminal() -> None:
+    pytest.importorskip("rich")
+    text = shown(["inspect", CNN, "--shape", "batch=1"])
+    assert "\x1b[" in text
+    assert "f32_softmax" in text
+    assert "implementations" in text
+
+
+def test_names_cannot_command_the_terminal(capsys: Any) -> None:
+    name = "evil\x1b]0;title\x07[bold]\n"
+    row = {"ops": ["Add"], "implementations": [], "backend": "cpu", "nodes": [name]}
+    cli_text.print_report({"inputs": {name: name}, "partitions": [row], "rows": [{name: name}]})
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "\x07" not in printed
+    assert printed.count("evil\\x1b]0;title\\x07[bold]\\n") == 5
 
 
 def test_progress_is_shown_on_a_terminal_after_a_while() -> None:
@@ -97,20 +165,26 @@ def test_progress_is_shown_on_a_terminal_after_a_while() -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen([sys.executable, "-c", code], stderr=slave)
     os.close(slave)
-    shown, end = b"", time.monotonic() + 60
+    text = read_all(master)
+    assert process.wait(60) == 0
+    assert text.startswith(b"\rworking: 0 s")
+    assert b"short" not in text
+    assert text.endswith(b"\r")
+
+
+def read_all(terminal: int) -> bytes:
+    """What is written on a terminal until nobody has it open any more."""
+    found, end = b"", time.monotonic() + 60
     while time.monotonic() < end:
         try:
-            found = os.read(master, 1024)
+            piece = os.read(terminal, 1024)
         except OSError:  # how Linux says that nobody writes any more
             break
-        if not found:
+        if not piece:
             break
-        shown += found
-    os.close(master)
-    assert process.wait(60) == 0
-    assert shown.startswith(b"\rworking: 0 s")
-    assert b"short" not in shown
-    assert shown.endswith(b"\r")
+        found += piece
+    os.close(terminal)
+    return found
 
 
 def test_progress_is_silent_elsewhere(capfd: Any) -> None:

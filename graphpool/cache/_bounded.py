@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._unraisable import report_unraisable
+from ..drawing import describe_size
 from ..errors import InvalidArgumentError, brief, explain
 from ..log import is_on, memory_log
+from ..notebook import html_table
 from ._check import check_limit
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ class CacheStats:
     nbytes: int
     capacity: int | None
     capacity_nbytes: int | None
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return show_stats("CacheStats", self)
 
 
 K = TypeVar("K")
@@ -81,9 +87,19 @@ class BoundedCache(Generic[K, V]):
         It runs outside every lock, in the thread that made the entry leave, before that thread produces a newcomer;
         handles of the entry are invalid by then. What it raises goes to `sys.unraisablehook`.
 
+        Parameters
+        ----------
+        callback : callable
+            Called with the key and the value.
+
         Returns
         -------
         unsubscribe : callable
+
+        Raises
+        ------
+        InvalidArgumentError
+            It is not callable.
         """
         if not callable(callback):
             raise InvalidArgumentError(explain("callback", accepted="a callable(key, value)", got=repr(callback)))
@@ -125,3 +141,17 @@ class BoundedCache(Generic[K, V]):
 
     def _after_fork_in_parent(self) -> None:
         self._lock.release()
+
+
+def show_stats(title: str, stats: CacheStats) -> str:
+    """Counters as a table for notebooks."""
+    bound = "no bound" if stats.capacity is None else f"{stats.capacity} at most"
+    room = "no bound" if stats.capacity_nbytes is None else f"{describe_size(stats.capacity_nbytes)} at most"
+    rows = {
+        "entries": f"{stats.entries}, {bound}",
+        "memory": f"{describe_size(stats.nbytes)}, {room}",
+        "hits": f"{stats.hits} of {stats.hits + stats.misses}",
+        "evictions": stats.evictions,
+        "declined": stats.declined,
+    }
+    return html_table(title, rows)

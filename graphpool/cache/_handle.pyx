@@ -64,7 +64,7 @@ cdef class ConstantBuffer:
     -----
     Ownership: shared by whoever refers to it: the cache, handles that are in use, the user's own variables.
     Threads: safe once frozen; before that the producer alone has it.
-    Source: seed "constant tensor cache capacity", the cache's value.
+    Source: oneDNN's RFC on the capacity of the constant tensor cache, the cache's value.
     """
 
     def __init__(self, address, nbytes, owner=None):
@@ -159,8 +159,8 @@ cdef class ConstantHandle:
     Ownership: shares the buffer from binding until it is evicted and the last user has released it. The handle
     itself must live as long as it is in use. Threads: safe without the GIL; the module's text proves it. After a fork
     the child counts no users. Cost: two atomic changes of one word, 5 ns for acquire and release together.
-    Source: seed "constant tensor cache capacity", the recommended notification; the count with a flag in one word is a
-    known construction, also called a gate or rundown reference.
+    Source: oneDNN's RFC on the capacity of the constant tensor cache, the recommended notification; the count with a
+    flag in one word is a known construction, also called a gate or rundown reference.
     """
 
     def __cinit__(self, key, resource=None):

@@ -185,7 +185,15 @@ cdef class HitPath:
             return entry.buffer
 
     def count_hit(self, Entry entry not None, ConstantHandle handle):
-        """Count a hit of an entry that is in the cache; record it, or bind the handle. Under the lock."""
+        """Count a hit of an entry that is in the cache; record it, or bind the handle. Under the lock.
+
+        Parameters
+        ----------
+        entry : Entry
+            In the cache.
+        handle : ConstantHandle or None
+            Is bound to the entry, where no uses are being recorded.
+        """
         self._hit(entry)
         if self._record is not None:
             self._record.note(entry.full, entry.item._replace(uses=1))

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from ..errors import InvalidArgumentError, StateError, explain
 from ..fork import guard_fork
-from ._bounded import BoundedCache
+from ._bounded import BoundedCache, show_stats
 from ._check import check_limit, check_nbytes
 from ._entry import FullKey, Outcome, Reservation
 from ._handle import ConstantBuffer, ConstantHandle
@@ -53,7 +53,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
     Ownership: buffers are co-owned by the cache and their users. Threads: every method is safe at any moment, also
     across ``fork`` and without a GIL; nobody waits, produces, frees or calls back while a lock is held. Cost: a hit
     takes no lock that users of other constants take; a warm use through a `ConstantHandle` looks nothing up.
-    Source: seed "constant tensor cache capacity".
+    Source: oneDNN's RFC on the capacity of the constant tensor cache.
 
     Examples
     --------
@@ -305,6 +305,16 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         """Set another bound without a flush: entries leave, in the policy's order, only until it holds.
 
         Productions under way that no longer fit go on, and their constants are not kept.
+
+        Parameters
+        ----------
+        capacity_nbytes : int, str or None
+            Unit: bytes; 0 disables the cache, None sets no bound.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Not a size; nothing is changed.
         """
         limit = check_limit(capacity_nbytes)
         with self._evicting() as left:
@@ -314,7 +324,14 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             self._changes += 1
 
     def set_capacity(self, capacity_nbytes: int | str | None, *, policy: PolicySource | None = None) -> None:
-        """Set another bound, and a policy if one is given, and flush; 0 disables.
+        """Set another bound, and a policy if one is given, and flush.
+
+        Parameters
+        ----------
+        capacity_nbytes : int, str or None
+            Unit: bytes; 0 disables the cache, None sets no bound.
+        policy : str, Policy or callable, optional
+            By default the one that is in use.
 
         Raises
         ------
@@ -342,14 +359,42 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return {entry.full: entry.item.nbytes for entry in left}
 
     def remove_if_exist(self, backend_id: Hashable, key: Hashable) -> bool:
-        """Evict one entry, or let go of its production; returns whether there was one."""
+        """Evict one entry, or let go of its production.
+
+        Parameters
+        ----------
+        backend_id : hashable
+            The first part of the key.
+        key : hashable
+            The second.
+
+        Returns
+        -------
+        is_removed : bool
+            Whether there was one.
+        """
         with self._evicting() as left:
             entry = self._entries.get((backend_id, key))
             left += [] if entry is None else self._pop_all([entry])
         return bool(left)
 
     def remove_if_unused(self, backend_id: Hashable, key: Hashable, *, but: ConstantHandle | None = None) -> bool:
-        """Evict one entry that no handle is bound to, or none `but` this one; returns whether there was one."""
+        """Evict one entry that no handle is bound to.
+
+        Parameters
+        ----------
+        backend_id : hashable
+            The first part of the key.
+        key : hashable
+            The second.
+        but : ConstantHandle, optional
+            A handle that does not count.
+
+        Returns
+        -------
+        is_removed : bool
+            Whether there was one.
+        """
         with self._evicting() as left:
             entry = self._entries.get((backend_id, key))
             if entry is not None and entry.buffer is not None and not set(entry.live_handles()) - {but}:
@@ -357,9 +402,14 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return bool(left)
 
     def retire(self, resource: MemoryResource) -> None:
-        """Evict the entries whose memory is from `resource`, whose engine ends, but for those that others use.
+        """Evict the entries of a resource whose engine ends, but for those that others use.
 
         Such an entry, which a handle of another resource is bound to, goes when that one is retired too, or as others.
+
+        Parameters
+        ----------
+        resource : MemoryResource
+            The engine's.
         """
         with self._evicting() as left:
             self._retired.add(resource)
@@ -367,9 +417,26 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             left += self._pop_all(entry for entry in over if _is_for_none_but(resource, entry))
 
     def reclaim(self, nbytes: int, *, resource: MemoryResource | None = None, but: Collection[Hashable] = ()) -> int:
-        """Evict, in the policy's order, what no handle is using until `nbytes` are given up; returns the bytes.
+        """Evict, in the policy's order, what no handle is using, until enough is given up.
 
-        With `resource`, only constants whose memory comes from there; none whose key is among `but`.
+        Parameters
+        ----------
+        nbytes : int
+            What is wanted. Unit: bytes.
+        resource : MemoryResource, optional
+            Only constants whose memory comes from there; by default from anywhere.
+        but : collection of hashable, default=()
+            Keys, both parts of each, of constants that stay.
+
+        Returns
+        -------
+        freed : int
+            What was given up: less if there is no more. Unit: bytes.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `nbytes` is no size.
         """
         check_nbytes(nbytes)
         with self._evicting() as left:
@@ -378,9 +445,19 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return sum(entry.item.nbytes for entry in left)
 
     def evict_idle(self, key: Hashable, resource: MemoryResource) -> int:
-        """Evict one entry, known by both parts of its key, if it is of `resource` and no handle is using it.
+        """Evict one entry if its memory is of a resource and no handle is using it.
 
-        Returns the bytes given up.
+        Parameters
+        ----------
+        key : tuple
+            Both parts: the backend's id, and its key.
+        resource : MemoryResource
+            Where the memory has to come from.
+
+        Returns
+        -------
+        nbytes : int
+            What was given up; 0 if nothing. Unit: bytes.
         """
         with self._evicting() as left:
             entry = self._entries.get(cast("FullKey", key))
@@ -392,17 +469,47 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return [entry for entry in self._by_policy() if _is_of(entry, resource) and _is_idle(entry)]
 
     def idle(self, resource: MemoryResource) -> dict[Hashable, int]:
-        """The constants that no handle is using and whose memory comes from `resource`: key -> size in bytes."""
+        """The constants that no handle is using and whose memory comes from a resource.
+
+        Parameters
+        ----------
+        resource : MemoryResource
+
+        Returns
+        -------
+        nbytes : dict
+            Key, both parts of it -> size. Unit: bytes.
+        """
         with self._lock:
             return {entry.full: entry.item.nbytes for entry in self._produced(resource) if _is_idle(entry)}
 
     def unbound(self, resource: MemoryResource) -> set[Hashable]:
-        """Keys of the constants that no handle is bound to and whose memory comes from `resource`."""
+        """The constants that no handle is bound to and whose memory comes from a resource.
+
+        Parameters
+        ----------
+        resource : MemoryResource
+
+        Returns
+        -------
+        keys : set
+            Keys, both parts of each.
+        """
         with self._lock:
             return {entry.full for entry in self._produced(resource) if not entry.live_handles()}
 
     def nbytes_of(self, resource: MemoryResource) -> int:
-        """Bytes of the constants whose memory comes from `resource`. Unit: bytes."""
+        """Size of the constants whose memory comes from a resource.
+
+        Parameters
+        ----------
+        resource : MemoryResource
+
+        Returns
+        -------
+        nbytes : int
+            Unit: bytes.
+        """
         with self._lock:
             return sum(entry.item.nbytes for entry in self._produced(resource))
 
@@ -455,6 +562,10 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
     def __repr__(self) -> str:
         bound = "" if self._capacity_nbytes is None else f" of {self._capacity_nbytes}"
         return f"<{self.name}: {len(self)} entries, {self._nbytes}{bound} bytes, {self.policy.name}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return show_stats(self.name, self.stats())
 
     # ---- fork
 

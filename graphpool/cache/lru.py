@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ..fork import guard_fork
-from ._bounded import BoundedCache
+from ._bounded import BoundedCache, show_stats
 from ._check import check_entries, check_limit, check_nbytes
 from ._flight import Flight
 from ._recency import Recency
@@ -83,13 +83,33 @@ class LruCache(BoundedCache[K, V]):
         return self._entries.by_age()
 
     def node(self, key: K) -> Node[K, V] | None:
-        """What C code keeps to find the value again, and count the use, without a look-up; None if there is none."""
+        """What C code keeps to find the value again, and count the use, without a look-up.
+
+        Parameters
+        ----------
+        key : hashable
+
+        Returns
+        -------
+        node : Node or None
+            None if there is no such entry. It knows when the entry has left.
+        """
         return self._entries.find(key)
 
     # ---- look up and produce
 
     def get(self, key: K) -> V | None:
-        """The value, which counts as a use, or None; waits for no producer."""
+        """The value of a key, which counts as a use; waits for no producer.
+
+        Parameters
+        ----------
+        key : hashable
+
+        Returns
+        -------
+        value : object or None
+            None if there is none.
+        """
         with self._lock:
             found = self._hit(key)
             self._misses += found is _NONE
@@ -235,14 +255,27 @@ class LruCache(BoundedCache[K, V]):
         self._tell(victims)
 
     def recharge(self, key: K, value: V, nbytes: int) -> bool:
-        """Correct what `value`, the entry of a key, is charged, once its true size is known or has changed.
+        """Correct what an entry is charged, once its true size is known or has changed.
 
         Others are evicted if need be, and the entry itself if even an empty cache had no room for it.
+
+        Parameters
+        ----------
+        key : hashable
+        value : object
+            What the entry has to hold; otherwise nothing is done.
+        nbytes : int
+            The size. Unit: bytes.
 
         Returns
         -------
         is_kept : bool
             Whether the cache has that very entry now; what others have put in its place meanwhile is left alone.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `nbytes` is no size.
         """
         check_nbytes(nbytes)
         with self._lock:
@@ -257,7 +290,23 @@ class LruCache(BoundedCache[K, V]):
         return not is_alone
 
     def reclaim(self, nbytes: int) -> int:
-        """Evict the oldest entries until `nbytes` are given up; returns the bytes, fewer if there are no more."""
+        """Evict the oldest entries until enough is given up.
+
+        Parameters
+        ----------
+        nbytes : int
+            What is wanted. Unit: bytes.
+
+        Returns
+        -------
+        freed : int
+            What was given up: less if there are no more entries. Unit: bytes.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `nbytes` is no size.
+        """
         check_nbytes(nbytes)
         victims, freed = [], 0
         with self._lock:
@@ -268,7 +317,17 @@ class LruCache(BoundedCache[K, V]):
         return freed
 
     def remove(self, key: K) -> bool:
-        """Evict one entry, or let go of its production; returns whether there was one."""
+        """Evict one entry, or let go of its production.
+
+        Parameters
+        ----------
+        key : hashable
+
+        Returns
+        -------
+        is_removed : bool
+            Whether there was one.
+        """
         with self._lock:
             flight = self._flights.get(key)
             if flight is not None:
@@ -296,6 +355,10 @@ class LruCache(BoundedCache[K, V]):
     def __repr__(self) -> str:
         bound = "" if self._capacity_nbytes is None else f" of {self._capacity_nbytes}"
         return f"<{self.name}: {len(self)} of {self._capacity} entries, {self._nbytes}{bound} bytes>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return show_stats(self.name, self.stats())
 
     # ---- fork
 

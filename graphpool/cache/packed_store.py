@@ -17,7 +17,8 @@ from weakref import WeakValueDictionary
 from ..errors import InvalidArgumentError, PerformanceWarning, StateError, explain
 from ..fork import reset_in_child
 from ..mapped_file import check_mapping, open_regular
-from ._bounded import CacheStats
+from ..notebook import html_table
+from ._bounded import CacheStats, show_stats
 from ._check import check_limit
 from ._packed_file import HEADER_NBYTES, DamagedFileError, copy_file, file_name, map_file, write_file
 from .identity import Fingerprint
@@ -285,7 +286,13 @@ class PackedStore:
             return len(self._files(".packed"))
 
     def clear(self) -> None:
-        """Remove all files; who has one mapped keeps it. Raises `StateError` if the system refuses."""
+        """Remove all files; who has one mapped keeps it.
+
+        Raises
+        ------
+        StateError
+            The system refuses.
+        """
         with self._readable_folder(), self._folder_lock():
             for file in self._files(".packed"):
                 self._evict(file)
@@ -309,6 +316,13 @@ class PackedStore:
             return f"<PackedStore {self.path}: {len(self)} files, {self.nbytes} bytes>"
         except StateError:
             return f"<PackedStore {self.path}: cannot be read>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        try:
+            return show_stats(f"PackedStore {self.path}", self.stats())
+        except StateError:
+            return html_table(f"PackedStore {self.path}", {"state": "cannot be read"})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles by path: the copy is of the same folder, as its process finds it."""

@@ -52,15 +52,32 @@ class Policy(Protocol):
     name: str
 
     def on_insert(self, item: Item) -> None:
-        """`item` is kept from now on."""
+        """Told that an item is kept from now on.
+
+        Parameters
+        ----------
+        item : Item
+        """
         ...
 
     def on_hit(self, key: Hashable, count: int) -> None:
-        """A kept entry was used `count` times since it was last told."""
+        """Told that a kept entry was used since it was last told.
+
+        Parameters
+        ----------
+        key : hashable
+        count : int
+            How often.
+        """
         ...
 
     def on_remove(self, key: Hashable) -> None:
-        """An entry has left, for whatever reason."""
+        """Told that an entry has left, for whatever reason.
+
+        Parameters
+        ----------
+        key : hashable
+        """
         ...
 
     def victims(self) -> Iterable[Hashable]:
@@ -68,7 +85,19 @@ class Policy(Protocol):
         ...
 
     def admits(self, item: Item, victims: Sequence[Hashable]) -> bool:
-        """Whether the newcomer, which was asked for, is worth evicting `victims`."""
+        """Whether a newcomer, which was asked for, is worth evicting others.
+
+        Parameters
+        ----------
+        item : Item
+            The newcomer.
+        victims : sequence of hashable
+            Keys that would leave: the first of `victims` that make room.
+
+        Returns
+        -------
+        is_admitted : bool
+        """
         ...
 
 

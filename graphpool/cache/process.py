@@ -113,7 +113,20 @@ def get_primitive_cache_capacity() -> int:
 
 
 def set_compiled_partition_cache_capacity(entries: int, *, nbytes: int | str | None = None) -> None:
-    """Bound the cache of compiled partitions; see `set_primitive_cache_capacity`."""
+    """Bound the cache of compiled partitions; those used longest ago leave at once if they are too many.
+
+    Parameters
+    ----------
+    entries : int
+        Unit: entries; 0 disables the cache.
+    nbytes : int or str, optional
+        Unit: bytes; None sets no bound.
+
+    Raises
+    ------
+    InvalidArgumentError
+        No count or no size; nothing is changed.
+    """
     compiled_partition_cache().resize(entries, nbytes=nbytes)
 
 
@@ -127,6 +140,18 @@ def get_compiled_partition_cache_capacity() -> int:
 
 def constant_tensor_cache(kind: str, index: int = 0) -> ConstantTensorCache:
     """The constant tensor cache of one device.
+
+    Parameters
+    ----------
+    kind : str
+        ``"cpu"`` or ``"gpu"``.
+    index : int, default=0
+        Which device of that kind.
+
+    Returns
+    -------
+    cache : ConstantTensorCache
+        Made when it is first asked for, with the capacity that was set or that the environment tells.
 
     Raises
     ------
@@ -198,7 +223,25 @@ def set_constant_tensor_cache_capacity(
 
 
 def get_constant_tensor_cache_capacity(kind: str, index: int = 0) -> int:
-    """How much memory constants may take on a device. Unit: 2**20 bytes, rounded down; `UNLIMITED_MB` is no bound."""
+    """How much memory constants may take on a device.
+
+    Parameters
+    ----------
+    kind : str
+        ``"cpu"`` or ``"gpu"``.
+    index : int, default=0
+        Which device of that kind.
+
+    Returns
+    -------
+    megabytes : int
+        Unit: 2**20 bytes, rounded down; `UNLIMITED_MB` is no bound.
+
+    Raises
+    ------
+    InvalidArgumentError
+        As `constant_tensor_cache`.
+    """
     nbytes = constant_tensor_cache(kind, index).capacity_nbytes
     return UNLIMITED_MB if nbytes is None else nbytes // MB
 

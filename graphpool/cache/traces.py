@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InvalidArgumentError, UnsupportedError, brief, explain
+from ..drawing import make_figure, size_unit
+from ..errors import InvalidArgumentError, brief, explain
 from .policies import Item, choose_victims, make_policy, policy_names
 
 if TYPE_CHECKING:
@@ -192,7 +193,19 @@ def _parse(row: list[str], path: str | Path, line: int) -> Item:
 
 
 def write_trace(path: str | Path, trace: Iterable[Item]) -> None:
-    """Write accesses as `read_trace` reads them; keys become text."""
+    """Write accesses as `read_trace` reads them; keys become text.
+
+    Parameters
+    ----------
+    path : path
+        Of a CSV file, which is overwritten.
+    trace : iterable of Item
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(HEADER)
@@ -210,6 +223,42 @@ class Comparison(NamedTuple):
     best: Clairvoyant
 
 
+class Comparisons(tuple[Comparison, ...]):
+    """Comparisons at several capacities, in the order of these."""
+
+    __slots__ = ()
+
+    def plot(self, title: str = "") -> Any:
+        """Draw the share of the cost that each policy saves against the capacity, and the bounds as a band.
+
+        Parameters
+        ----------
+        title : str, default=""
+
+        Returns
+        -------
+        figure : matplotlib.figure.Figure
+            Not shown, and not registered with pyplot.
+
+        Raises
+        ------
+        UnsupportedError
+            matplotlib is not installed; it comes with the extra ``graphpool[profile]``.
+        """
+        rows = sorted(self)
+        unit, size = size_unit(max((row.capacity_nbytes for row in rows), default=0))
+        capacities = [row.capacity_nbytes / size for row in rows]
+        figure = make_figure(8, 4.5)
+        axes = figure.subplots()
+        low, high = ([100 * row.best.achievable_share for row in rows], [100 * row.best.bound_share for row in rows])
+        axes.fill_between(capacities, low, high, color="0.85", label="best with foresight: achievable to bound")
+        for name in rows[0].results if rows else ():
+            axes.plot(capacities, [100 * row.results[name].saved_share for row in rows], marker="o", label=name)
+        axes.set(xlabel=f"capacity ({unit})", ylabel="cost saved (%)", ylim=(0, 102), title=title)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        return figure
+
+
 def distinct_nbytes(trace: Iterable[Item]) -> int:
     """What all constants of a trace take together. Unit: bytes."""
     return sum({item.key: item.nbytes for item in trace}.values())
@@ -217,7 +266,7 @@ def distinct_nbytes(trace: Iterable[Item]) -> int:
 
 def compare_policies(
     trace: Sequence[Item], capacities_nbytes: Iterable[int], policies: Sequence[PolicySource] | None = None
-) -> list[Comparison]:
+) -> Comparisons:
     """Replay a trace with every policy at every capacity; one comparison a capacity, in their order.
 
     Policies are names, or classes and functions that make new ones, as for `make_policy`, whose errors come before
@@ -228,34 +277,7 @@ def compare_policies(
     sources = {source if isinstance(source, str) else make_policy(source).name: source for source in chosen}
     for source in sources.values():
         make_policy(source)
-    return [
+    return Comparisons(
         Comparison(nbytes, {k: replay(trace, v, nbytes) for k, v in sources.items()}, clairvoyant(trace, nbytes))
         for nbytes in capacities_nbytes
-    ]
-
-
-def plot_savings(comparisons: Sequence[Comparison], path: str | Path, *, title: str = "") -> None:
-    """Draw the share of the cost that each policy saves against the capacity, and the bounds as a band.
-
-    The ending of `path` chooses the format, such as ``.png`` or ``.svg``; InvalidArgumentError for one that matplotlib
-    does not write, UnsupportedError where that is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        hint = 'install it with: pip install "graphpool[profile]"'
-        raise UnsupportedError(explain("plots need matplotlib", hint=hint)) from error
-    rows = sorted(comparisons)
-    capacities = [row.capacity_nbytes / 2**20 for row in rows]
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    low, high = ([100 * row.best.achievable_share for row in rows], [100 * row.best.bound_share for row in rows])
-    axes.fill_between(capacities, low, high, color="0.85", label="best with foresight: achievable to bound")
-    for name in rows[0].results if rows else ():
-        axes.plot(capacities, [100 * row.results[name].saved_share for row in rows], marker="o", label=name)
-    axes.set(xlabel="capacity (MiB)", ylabel="cost saved (%)", ylim=(0, 100), title=title)
-    axes.legend()
-    try:
-        figure.savefig(path)
-    except ValueError as error:
-        raise InvalidArgumentError(explain(f"cannot draw {path}", accepted=".png, .svg, .pdf", got=error)) from error
+    )

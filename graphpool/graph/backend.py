@@ -43,11 +43,30 @@ class Backend(Protocol):
     patterns: Sequence[Pattern | Spelling]
 
     def supports(self, op: Op) -> bool:
-        """Whether the backend can run this op (its kind, types and attributes; shapes may be unknown)."""
+        """Whether the backend can run an op.
+
+        Parameters
+        ----------
+        op : Op
+            Its kind, types and attributes count; shapes may be unknown.
+
+        Returns
+        -------
+        is_supported : bool
+        """
         ...
 
     def opaque_nbytes(self, tensor: LogicalTensor) -> int | None:
-        """Size of an opaque tensor of known shape; None where its layout id is none that this backend gives out.
+        """Size of an opaque tensor of known shape.
+
+        Parameters
+        ----------
+        tensor : LogicalTensor
+
+        Returns
+        -------
+        nbytes : int or None
+            None where its layout id is none that this backend gives out. Unit: bytes.
 
         Raises
         ------
@@ -77,6 +96,24 @@ class Backend(Protocol):
 
         A backend that has a method ``compile_dynamic`` of the same signature is asked by it for inputs with unknown
         dimensions, and gives what is called as a `DynamicPartition`; others refuse them.
+
+        Parameters
+        ----------
+        partition : Partition
+        inputs : sequence of LogicalTensor
+            With shapes and layouts known.
+        outputs : sequence of LogicalTensor
+            Their layout may be ``any``.
+        engine : Engine
+        scratch, weights, schedule : str
+            As for `Partition.compile`.
+        streams : int
+            Most streams.
+
+        Returns
+        -------
+        compiled : object
+            With the interface of `CompiledPartition`.
         """
         ...
 
@@ -89,13 +126,38 @@ def register_backend(backend: Backend) -> None:
     """Make a backend take part in the partitioning of graphs of its engine kind.
 
     Registering another one of the same name replaces the first; graphs that are partitioned already keep theirs.
+
+    Parameters
+    ----------
+    backend : Backend
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no such kind of engine as its `engine_kind`.
     """
     group = _registry[check_engine_kind(backend.engine_kind)]
     group[:] = sorted([b for b in group if b.name != backend.name] + [backend], key=lambda b: -b.priority)
 
 
 def backends_for(engine_kind: str) -> list[Backend]:
-    """The backends of an engine kind, highest priority first; safe from many threads."""
+    """The backends of an engine kind; safe from many threads.
+
+    Parameters
+    ----------
+    engine_kind : str
+        ``"cpu"`` or ``"gpu"``.
+
+    Returns
+    -------
+    backends : list of Backend
+        Highest priority first.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no such kind.
+    """
     if _backend_loader.loader is not None:
         _load()
     return list(_registry[check_engine_kind(engine_kind)])

@@ -68,7 +68,7 @@ class Graph:
     Notes
     -----
     Ownership: holds no memory. Threads: not safe while ops are added; safe to read once finalised.
-    Source: seed "graph programming model", section Graph.
+    Source: oneDNN Graph's programming model, section Graph.
 
     Examples
     --------
@@ -145,6 +145,11 @@ class Graph:
         """Write the graph to a file from which `from_json` makes an equal one, and which benchdnn reads.
 
         With the environment variable ``GRAPHPOOL_GRAPH_DUMP=<folder>``, `finalize` writes every graph.
+
+        Parameters
+        ----------
+        path : path
+            Of a file, which is overwritten.
 
         Raises
         ------
@@ -274,7 +279,22 @@ class Graph:
             self._view = view
 
     def shape(self, tensor_id: int) -> tuple[int, ...] | None:
-        """Shape of a tensor of the finalised graph as far as it could be inferred; None when not even the rank is."""
+        """Shape of a tensor of the finalised graph as far as it could be inferred.
+
+        Parameters
+        ----------
+        tensor_id : int
+
+        Returns
+        -------
+        shape : tuple of int or None
+            None when not even the rank is known, or the graph has no such tensor.
+
+        Raises
+        ------
+        StateError
+            The graph is not finalised.
+        """
         self._finished_view()
         return self._shapes.get(tensor_id)
 

@@ -74,7 +74,7 @@ class LogicalTensor:
     Notes
     -----
     Ownership: holds no memory. Threads: immutable, safe. Cost: a few microseconds.
-    Source: seed "graph programming model", section Logical Tensor.
+    Source: oneDNN Graph's programming model, section Logical Tensor.
     """
 
     __slots__ = ("_signature", "dtype", "id", "layout", "layout_id", "property", "shape", "strides", "value")
@@ -141,9 +141,23 @@ class LogicalTensor:
         return partial(LogicalTensor, **options), (self.id, self.dtype, self.shape)
 
     def replace(self, **changes: Any) -> LogicalTensor:
-        """The same tensor with some fields changed: any argument of the constructor.
+        """The same tensor with some fields changed.
 
         Without being given, strides do not outlast a shape, and a value no other type, shape or property.
+
+        Parameters
+        ----------
+        **changes
+            Any arguments of the constructor.
+
+        Returns
+        -------
+        tensor : LogicalTensor
+
+        Raises
+        ------
+        InvalidArgumentError
+            As the constructor, its subclasses for shapes and data types included.
         """
         fields: dict[str, Any] = {name: getattr(self, name) for name in LogicalTensor.__slots__ if name != "_signature"}
         if "shape" in changes or "layout" in changes:
@@ -161,7 +175,17 @@ class LogicalTensor:
         return any(map(is_variable, (*(self.shape or ()), *(self.strides or ()))))
 
     def with_sizes(self, values: SizeValues | SizeBounds | None) -> LogicalTensor:
-        """The tensor with its sizes as they are for other values, which a compilation's checks allow, or at most."""
+        """The tensor with its sizes as they are for other values, or at most.
+
+        Parameters
+        ----------
+        values : SizeValues, SizeBounds or None
+            Values that the checks of a compilation allow, or their bounds; None changes nothing.
+
+        Returns
+        -------
+        tensor : LogicalTensor
+        """
         if values is None or not self.varies:
             return self
         put, other = object.__setattr__, object.__new__(LogicalTensor)
@@ -233,11 +257,29 @@ class LogicalTensor:
         return self.dtype.nbytes(span)
 
     def is_equal(self, other: LogicalTensor) -> bool:
-        """Whether both describe the same tensor in the same way (id included)."""
+        """Whether both describe the same tensor in the same way (id included).
+
+        Parameters
+        ----------
+        other : LogicalTensor
+
+        Returns
+        -------
+        is_equal : bool
+        """
         return self == other
 
     def has_same_content_type(self, other: LogicalTensor) -> bool:
-        """Whether both have equal data type, shape and layout, whatever their ids and properties."""
+        """Whether both have equal data type, shape and layout, whatever their ids and properties.
+
+        Parameters
+        ----------
+        other : LogicalTensor
+
+        Returns
+        -------
+        is_same : bool
+        """
         return self._signature[:5] == other._signature[:5]
 
     def __eq__(self, other: object) -> bool:

@@ -42,7 +42,7 @@ class Op:
     Notes
     -----
     Ownership: holds no memory. Threads: immutable, safe.
-    Source: seed "graph programming model", section Operations.
+    Source: oneDNN Graph's programming model, section Operations.
     """
 
     __slots__ = ("_is_checked", "attrs", "id", "inputs", "is_inferred", "kind", "name", "outputs")
@@ -68,15 +68,45 @@ class Op:
         self.is_inferred = self._is_checked = False
 
     def with_attrs(self, attrs: dict[str, Any]) -> Op:
-        """The same op with exactly these attributes."""
+        """The same op with exactly these attributes.
+
+        Parameters
+        ----------
+        attrs : dict
+            Name -> value; not checked.
+
+        Returns
+        -------
+        op : Op
+        """
         return self._with(MappingProxyType(attrs), self.inputs, self.outputs)
 
     def with_ports(self, inputs: tuple[LogicalTensor, ...], outputs: tuple[LogicalTensor, ...]) -> Op:
-        """The same op on other tensors."""
+        """The same op on other tensors.
+
+        Parameters
+        ----------
+        inputs, outputs : tuple of LogicalTensor
+            Not checked.
+
+        Returns
+        -------
+        op : Op
+        """
         return self._with(self.attrs, inputs, outputs)
 
     def with_inferred_shapes(self, shapes: Sequence[tuple[int, ...] | None]) -> Op:
-        """The same op with the shapes of its outputs that `OpSchema.infer_shapes` gives for those of its inputs."""
+        """The same op with shapes of its outputs.
+
+        Parameters
+        ----------
+        shapes : sequence of (tuple of int) or None
+            For each output what `OpSchema.infer_shapes` gives for the shapes of the inputs.
+
+        Returns
+        -------
+        op : Op
+        """
         outputs = tuple([t.replace(shape=shape) for t, shape in zip(self.outputs, shapes, strict=True)])
         other = self._with(self.attrs, self.inputs, outputs)
         other._is_checked = self._is_checked  # schemas look at no shape of an output

@@ -15,6 +15,7 @@ from ..errors import (
     explain,
 )
 from ..fork import cached_property
+from ..notebook import brief_list, html_table
 from ..typing import LayoutType, PropertyType
 from ._counter import Counter
 from ._memo import CompileMemo
@@ -55,7 +56,7 @@ class Partition:
 
     Notes
     -----
-    Threads: immutable, safe. Source: seed "graph programming model", section Partition.
+    Threads: immutable, safe. Source: oneDNN Graph's programming model, section Partition.
     """
 
     def __init__(
@@ -81,6 +82,16 @@ class Partition:
     @classmethod
     def from_op(cls, op: Op, engine_kind: str = "cpu") -> Partition:
         """A partition of one op, without a graph.
+
+        Parameters
+        ----------
+        op : Op
+        engine_kind : str, default="cpu"
+            Kind of engine that it is to be compiled for.
+
+        Returns
+        -------
+        partition : Partition
 
         Raises
         ------
@@ -223,6 +234,16 @@ class Partition:
     def complete(self, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]) -> list[LogicalTensor]:
         """The outputs with their shapes, as far as they follow from the inputs.
 
+        Parameters
+        ----------
+        inputs, outputs : sequence of LogicalTensor
+            Those of the partition's ports, as for `compile`.
+
+        Returns
+        -------
+        outputs : list of LogicalTensor
+            In the same order.
+
         Raises
         ------
         InvalidShapeError
@@ -302,6 +323,16 @@ class Partition:
         state = self.backend_name or "unsupported"
         kinds = "+".join(op.kind for op in self.ops[:6]) + ("+..." if len(self.ops) > 6 else "")
         return f"Partition({self.id}, {self.kind!r}, {state}, {kinds})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = {
+            "backend": self.backend_name or "unsupported",
+            "ops": brief_list([f"{op.kind} {op.name}".strip() for op in self.ops]),
+            "inputs": brief_list(self.input_ports),
+            "outputs": brief_list(self.output_ports),
+        }
+        return html_table(f"Partition {self.id}: {self.kind}", rows)
 
 
 def _restore(

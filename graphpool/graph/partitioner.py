@@ -1,9 +1,9 @@
 """Covers a graph with partitions: finds the backends' patterns, keeps the partitions acyclic, orders them.
 
-Greedy by priority, each pattern over the ops in topological order (the policy of oneDNN Graph: seed "graph
-programming model"). A match is kept only if merging its ops leaves the graph of partitions acyclic; `Quotient` keeps a
-topological order of that graph up to date and searches only the part of it that a merge affects (after Pearce and
-Kelly, "A dynamic topological sort algorithm for directed acyclic graphs", 2006).
+Greedy by priority, each pattern over the ops in topological order (the policy of oneDNN Graph). A match is
+kept only if merging its ops leaves the graph of partitions acyclic; `Quotient` keeps a topological order of that graph
+up to date and searches only the part of it that a merge affects (after Pearce and Kelly, "A dynamic topological sort
+algorithm for directed acyclic graphs", 2006).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@
     snapshot.py      SnapshotResource: what was allocated when, for PyTorch's memory viewer
     _host.pyx        HostResource: the bottom of every stack
     _gate.pyx        sleeping until something changed, without a lost wake-up
+    cuda/            memory of GPUs; imported on demand only
     _check.py, _stats.py   shared checks and errors, records
 
 A lease is the only right to an arena. The package knows nothing of graphs, caches or kernels.

@@ -26,7 +26,7 @@ from graphpool.memory._check import check_request, not_held, out_of_memory
 from graphpool.memory._stats import ArenaStats
 
 cdef extern from "<pthread.h>" nogil:
-    unsigned long pthread_self()
+    size_t pthread_self()  # a pointer on macOS: cast where it is used
 
 cdef int64_t UNLIMITED = <int64_t>1 << 62
 
@@ -260,7 +260,7 @@ cdef class ArenaPool(Slots):
             word = gp_load(&oldest.word)
             if state_of(word) != FREE or not gp_cas(&oldest.word, word, word - FREE + RETIRING):
                 continue
-            oldest.owner = pthread_self()
+            oldest.owner = <int64_t>pthread_self()
             # Announce, then look at the floor; `reserve` raises the floor, then looks at `retiring`: one of both sees.
             left = gp_load(&self.arenas) - gp_add(&self.retiring, 1)
             if left < max(keep, 0 if takes_reserved else gp_load(&self.floor)):
@@ -353,7 +353,12 @@ cdef class ArenaPool(Slots):
             self.give(<Slot *>slot, (<Slot *>slot).word)
 
     def unreserve(self, n=1):
-        """Take back `n` of the arenas that `reserve` keeps: they stay until `trim` or `close`.
+        """Take back some of the arenas that `reserve` keeps: they stay until `trim` or `close`.
+
+        Parameters
+        ----------
+        n : int, default=1
+            How many.
 
         Raises
         ------
@@ -430,7 +435,22 @@ cdef class ArenaPool(Slots):
         return <uintptr_t>self.acquire()
 
     def deallocate(self, address, nbytes, alignment=64, stream=None):
-        """Give back what `allocate` returned; raises `StateError` if no arena is leased there."""
+        """Give back what `allocate` returned.
+
+        Parameters
+        ----------
+        address : int
+        nbytes : int
+            As it was asked for. Unit: bytes.
+        alignment : int, default=64
+        stream : object, optional
+            Without effect.
+
+        Raises
+        ------
+        StateError
+            No arena is leased there.
+        """
         is_address = 0 < address < 1 << 64 and nbytes <= self.nbytes
         if not is_address or (self.nbytes != 0 and not self.give_address(<void *><uintptr_t>address)):
             raise not_held("ArenaPool", address, nbytes)
@@ -454,7 +474,20 @@ cdef class ArenaPool(Slots):
         return self._retire(now - <int64_t>(idle_s * 1e9), 0) * self.nbytes
 
     def reclaim(self, nbytes, *, bint takes_reserved=False):
-        """Free idle arenas until `nbytes` are freed, reserved ones too if told so; returns the bytes. For budgets."""
+        """Free idle arenas until enough is freed. For budgets.
+
+        Parameters
+        ----------
+        nbytes : int
+            What is wanted. Unit: bytes.
+        takes_reserved : bool, default=False
+            Whether arenas that were reserved go too.
+
+        Returns
+        -------
+        freed : int
+            Unit: bytes.
+        """
         cdef int64_t keep = 0
         if self.nbytes > 0:
             keep = max(gp_load(&self.arenas) - (nbytes + self.nbytes - 1) // self.nbytes, 0)
@@ -527,7 +560,7 @@ cdef class ArenaPool(Slots):
         """After a fork: other threads are gone, so what they leased is free, what they were making is not there."""
         cdef Chunk *chunk = &self.first
         cdef int i = 0
-        cdef int64_t word, me = pthread_self()
+        cdef int64_t word, me = <int64_t>pthread_self()
         cdef Slot *slot = next_slot(&chunk, &i)
         self.gate.reset()
         self.queue.reset()

@@ -91,10 +91,20 @@ cdef class Budget:
         return gp_load(&self._peak)
 
     def reset_peak(self, nbytes=0):
-        """Let `peak` begin again at what is in use now, but at least at `nbytes`; returns what it was.
+        """Let `peak` begin again at what is in use now.
 
         For the peak of a block of code: reset it before, and behind it with the larger of both, so that whoever looks
         at the peak of the whole finds it. Charges that other threads make at the same moment may go unseen.
+
+        Parameters
+        ----------
+        nbytes : int, default=0
+            At what it begins at least. Unit: bytes.
+
+        Returns
+        -------
+        peak : int
+            What it was. Unit: bytes.
         """
         check_request(nbytes, 1)
         before = self.peak
@@ -140,9 +150,12 @@ cdef class Budget:
         return True
 
     def keep_room_for(self, expectant):
-        """Let `try_charge_spare` leave ``expectant.demand`` bytes free: what it will need and does not hold now.
+        """Let `try_charge_spare` leave free what something will need and does not hold now.
 
-        Held weakly.
+        Parameters
+        ----------
+        expectant : object
+            Its attribute ``demand`` says how much, in bytes. Held weakly.
         """
         with self._lock:
             self._expectant.add(expectant)
@@ -153,9 +166,18 @@ cdef class Budget:
         return sum([expectant.demand for expectant in expectants])
 
     def try_charge_spare(self, nbytes):
-        """Count `nbytes` bytes if they fit beside what others will need, see `keep_room_for`.
+        """Count bytes if they fit beside what others will need, see `keep_room_for`.
 
         Asks nobody but holders that can ``displace(nbytes)``: give back what is worth less than what is charged for.
+
+        Parameters
+        ----------
+        nbytes : int
+            Unit: bytes.
+
+        Returns
+        -------
+        is_charged : bool
         """
         check_request(nbytes, 1)
         cdef int64_t limit = gp_load(&self._limit)
@@ -208,8 +230,16 @@ cdef class Budget:
         """Refuse what could not be charged even after holders gave back all they can and all leases ended.
 
         Nothing is charged or asked for: this tells before any work is done whether it can end well. Holders are looked
-        at only where the bytes do not fit beside all that is in use. Parameters as for `charge`; `later_nbytes` may be
-        asked for beside them later on, and are not checked now.
+        at only where the bytes do not fit beside all that is in use.
+
+        Parameters
+        ----------
+        nbytes : int
+            Unit: bytes.
+        holder : str, default=""
+            Who asks; named in the error.
+        later_nbytes : int, default=0
+            What may be asked for beside them later on, and is not checked now. Unit: bytes.
 
         Raises
         ------
@@ -252,14 +282,28 @@ cdef class Budget:
         """Wait until so many bytes would fit if holders gave back what they can, or until the time is over.
 
         Charges nothing, so that nobody is refused because others wait.
+
+        Parameters
+        ----------
+        nbytes : int
+            Unit: bytes.
+        timeout_s : float
+            How long to wait. Unit: seconds.
         """
         self.wait_until(lambda: self.in_use - self.reclaimable + nbytes <= self.limit, timeout_s=timeout_s)
 
     def wait_until(self, condition, *, timeout_s=None):
-        """Wait until `condition()` is true, or until the time is over.
+        """Wait until a condition is true, or until the time is over.
 
         It is looked at again when memory was given back, after `wake`, and ten times a second, since nobody tells when
         what is in use becomes reclaimable.
+
+        Parameters
+        ----------
+        condition : callable
+            Without arguments; gives a bool.
+        timeout_s : float, optional
+            How long to wait; by default for ever. Unit: seconds.
 
         Returns
         -------
@@ -287,7 +331,12 @@ cdef class Budget:
         self.gate.notify()
 
     def uncharge(self, nbytes):
-        """Take `nbytes` bytes off the count, after their memory was given back; wakes whoever waits.
+        """Take bytes off the count, after their memory was given back; wakes whoever waits.
+
+        Parameters
+        ----------
+        nbytes : int
+            Unit: bytes.
 
         Raises
         ------
@@ -301,10 +350,20 @@ cdef class Budget:
     def resize(self, limit):
         """Set another limit, and ask holders for memory while more than that is in use.
 
+        Parameters
+        ----------
+        limit : int, str or None
+            Unit: bytes; None for no limit.
+
         Returns
         -------
         is_met : bool
             Whether `in_use` is within the new limit now. What is in use stays; nothing new is charged until it fits.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Not a size; nothing is changed.
         """
         gp_store(&self._limit, _parse_limit(limit))
         for _, holder, keeper in self._live_holders():
@@ -335,7 +394,20 @@ cdef class Budget:
             self._holders.append((stage, weakref.ref(holder), None if keeper is None else weakref.ref(keeper)))
 
     def trim(self, idle_s=0.0, now_s=None):
-        """Let the pools registered as `IDLE_ARENAS` trim; see `ArenaPool.trim`. Returns the bytes given back."""
+        """Let the pools registered as `IDLE_ARENAS` trim; see `ArenaPool.trim`.
+
+        Parameters
+        ----------
+        idle_s : float, default=0.0
+            Only arenas that were idle for at least so long. Unit: seconds.
+        now_s : float, optional
+            The time at which they are looked at, as `time.monotonic` gives it; by default now. Unit: seconds.
+
+        Returns
+        -------
+        nbytes : int
+            What was given back. Unit: bytes.
+        """
         found = self._live_holders()
         pools = [holder for stage, holder, keeper in found if stage == IDLE_ARENAS and not _keeps(keeper)]
         return sum([pool.trim(idle_s, now_s) for pool in pools])

@@ -25,18 +25,53 @@ cdef extern from *:
     """
     int GP_COARSE_CLOCK
 
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <stdint.h>
+    #include <time.h>
+
+    /* A condition that waits until a time of CLOCK_MONOTONIC: 0 if it was signalled. On macOS, which has none, it waits
+       for what is left until then. */
+    #ifdef __APPLE__
+    static inline void gp_cond_init(pthread_cond_t *cond) { pthread_cond_init(cond, NULL); }
+
+    static inline int gp_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_ns)
+    {
+        struct timespec now, rest;
+        int64_t ns;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        ns = until_ns - ((int64_t)now.tv_sec * 1000000000 + now.tv_nsec);
+        ns = ns > 0 ? ns : 0;
+        rest.tv_sec = ns / 1000000000, rest.tv_nsec = ns % 1000000000;
+        return pthread_cond_timedwait_relative_np(cond, mutex, &rest);
+    }
+    #else
+    static inline void gp_cond_init(pthread_cond_t *cond)
+    {
+        pthread_condattr_t attributes;
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(cond, &attributes);
+    }
+
+    static inline int gp_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_ns)
+    {
+        struct timespec deadline;
+        deadline.tv_sec = until_ns / 1000000000, deadline.tv_nsec = until_ns % 1000000000;
+        return pthread_cond_timedwait(cond, mutex, &deadline);
+    }
+    #endif
+    """
+    void gp_cond_init(pthread_cond_t *cond) nogil
+    int gp_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_ns) nogil
+
 cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_condattr_t:
-        pass
     int pthread_mutex_init(pthread_mutex_t *mutex, void *attributes)
     int pthread_mutex_destroy(pthread_mutex_t *mutex)
     int pthread_mutex_lock(pthread_mutex_t *mutex)
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
-    int pthread_condattr_init(pthread_condattr_t *attributes)
-    int pthread_condattr_setclock(pthread_condattr_t *attributes, int clock)
-    int pthread_cond_init(pthread_cond_t *cond, pthread_condattr_t *attributes)
     int pthread_cond_destroy(pthread_cond_t *cond)
-    int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, timespec *deadline)
     int pthread_cond_broadcast(pthread_cond_t *cond)
 
 cdef extern from "<Python.h>":
@@ -87,11 +122,8 @@ cdef class Gate:
 
     cdef void reset(self) noexcept nogil:
         """Fresh lock and no sleepers: at birth, and in a forked child, where the sleeping threads do not exist."""
-        cdef pthread_condattr_t attributes
-        pthread_condattr_init(&attributes)
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC)
         pthread_mutex_init(&self.mutex, NULL)
-        pthread_cond_init(&self.changed, &attributes)
+        gp_cond_init(&self.changed)
         self.waiters = 0
 
     cdef int64_t enter(self) noexcept nogil:
@@ -131,11 +163,8 @@ cdef class Gate:
                 return 0
 
     cdef void _sleep(self, int64_t epoch, int64_t until_ns) noexcept nogil:
-        cdef timespec deadline
-        deadline.tv_sec = until_ns // 1_000_000_000
-        deadline.tv_nsec = until_ns % 1_000_000_000
         pthread_mutex_lock(&self.mutex)
         while gp_load(&self.epoch) == epoch:
-            if pthread_cond_timedwait(&self.changed, &self.mutex, &deadline) != 0:
+            if gp_cond_wait_until(&self.changed, &self.mutex, until_ns) != 0:
                 break
         pthread_mutex_unlock(&self.mutex)

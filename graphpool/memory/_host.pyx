@@ -159,6 +159,16 @@ cdef class HostResource:
     def deallocate(self, address, nbytes, alignment=64, stream=None):
         """Take back what `allocate` returned.
 
+        Parameters
+        ----------
+        address : int
+        nbytes : int
+            As it was asked for. Unit: bytes.
+        alignment : int, default=64
+            As it was asked for. Unit: bytes.
+        stream : object, optional
+            Without effect.
+
         Raises
         ------
         StateError

@@ -15,7 +15,7 @@ from graphpool._atomic cimport gp_cas, gp_cas_ptr, gp_load, gp_load_ptr
 from graphpool.memory._gate cimport Gate, coarse_clock_ns
 
 cdef extern from "<pthread.h>" nogil:
-    unsigned long pthread_self()
+    size_t pthread_self()  # a pointer on macOS: cast where it is used
 
 
 cdef class Slots:
@@ -40,7 +40,7 @@ cdef class Slots:
         while slot != NULL:
             word = gp_load(&slot.word)
             if state_of(word) == FREE and gp_cas(&slot.word, word, word + STATES - FREE + LEASED):
-                slot.owner = pthread_self()
+                slot.owner = <int64_t>pthread_self()
                 return slot
             slot = next_slot(&chunk, &i)
         return NULL
@@ -89,7 +89,7 @@ cdef class Slots:
                 continue
             word = gp_load(&slot.word)
             if state_of(word) == EMPTY and gp_cas(&slot.word, word, word + CREATING):
-                slot.owner = pthread_self()
+                slot.owner = <int64_t>pthread_self()
                 return slot
 
     cdef Slot *longest_idle(self, int64_t before_ns) noexcept nogil:

@@ -53,6 +53,11 @@ class CallbackResource(Locked):
     free : callable
         ``free(address)``.
 
+    Raises
+    ------
+    InvalidArgumentError
+        One of them is not callable.
+
     Notes
     -----
     Ownership: both functions are kept. Threads: safe if the functions are. Cost: theirs, and one table entry.
@@ -160,7 +165,13 @@ class LimitingResource(Adaptor):
         self._takes_spare = takes_spare
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
-        """Allocate within the limit; raises `OutOfMemoryError` beyond it."""
+        """Allocate within the limit.
+
+        Raises
+        ------
+        OutOfMemoryError
+            It would exceed the limit, or the upstream refused; nothing is counted.
+        """
         check_request(nbytes, alignment)
         if not self._takes_spare:
             self.budget.charge(nbytes, holder="LimitingResource")
@@ -260,7 +271,13 @@ class TrackingResource(Adaptor):
         return address
 
     def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
-        """Forget and give back. The record goes first: the upstream may hand the address out again at once."""
+        """Forget and give back. The record goes first: the upstream may hand the address out again at once.
+
+        Raises
+        ------
+        StateError
+            Not live here; the upstream is not called.
+        """
         record = self._live.pop(address, None)
         if record is None:
             raise not_held("TrackingResource", address, nbytes)
@@ -375,6 +392,11 @@ class FailureCallbackResource(Adaptor):
     upstream : MemoryResource
     callback : callable
         ``callback(nbytes)`` frees what it can and returns whether to try again.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `upstream` is no resource, or `callback` not callable.
 
     Notes
     -----

@@ -56,13 +56,38 @@ class TensorAllocator:
         self.init(nbytes, alignment)
 
     def init(self, nbytes: int, alignment: int = 0) -> None:
-        """Set size and alignment; raises `StateError` when the tensor is not resizable."""
+        """Set size and alignment.
+
+        Parameters
+        ----------
+        nbytes : int
+            Unit: bytes.
+        alignment : int, default=0
+            A power of two, or 0 for the default of 64. Unit: bytes.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No size, or no power of two.
+        StateError
+            The tensor is not resizable.
+        """
         check_request(nbytes, alignment or _DEFAULT_ALIGNMENT)
         self._check_resizable()
         self.nbytes, self.alignment = nbytes, alignment or _DEFAULT_ALIGNMENT
 
     def set_associated_memory_group(self, group: MemoryGroup) -> None:
-        """`group` lends the memory from now on; raises `StateError` when another one does, or memory is there."""
+        """Let a group lend the memory from now on.
+
+        Parameters
+        ----------
+        group : MemoryGroup
+
+        Raises
+        ------
+        StateError
+            Another group does already, or memory is there.
+        """
         self._check_resizable()
         if self._group not in (None, group):
             raise StateError(explain("the tensor is managed by another group"))
@@ -87,6 +112,11 @@ class TensorAllocator:
 
     def import_memory(self, address: int) -> None:
         """Use the caller's memory, which must outlive its use here.
+
+        Parameters
+        ----------
+        address : int
+            Aligned as the tensor asks.
 
         Raises
         ------
@@ -171,7 +201,17 @@ class MemoryGroup(Locked):
         return {handle: (place.blob, place.offset) for handle, place in places.items()}
 
     def manage(self, tensor: TensorAllocator) -> None:
-        """`tensor` is used from now on, in memory of this group. Raises `StateError` if it is managed already."""
+        """Begin the lifetime of a tensor, which has memory of this group from now on.
+
+        Parameters
+        ----------
+        tensor : TensorAllocator
+
+        Raises
+        ------
+        StateError
+            It is managed by another group, has memory already, or its lifetime has begun.
+        """
         if self.memory_manager is None:
             return
         tensor.set_associated_memory_group(self)
@@ -180,12 +220,34 @@ class MemoryGroup(Locked):
         lifetimes.start_lifetime(tensor, self)
 
     def finalize_memory(self, tensor: TensorAllocator, nbytes: int, alignment: int) -> None:
-        """`tensor` is not used any more; called by its `allocate`."""
+        """End the lifetime of a tensor of the group; called by its `allocate`.
+
+        Parameters
+        ----------
+        tensor : TensorAllocator
+        nbytes, alignment : int
+            Unit: bytes.
+
+        Raises
+        ------
+        StateError
+            Its lifetime has not begun, or has ended.
+        """
         if self.memory_manager is not None:
             self.memory_manager.lifetime_manager.end_lifetime(tensor, nbytes, alignment, self)
 
     def lease(self, timeout_s: float | None = None) -> GroupLease:
         """Memory for one execution, without touching the tensors: any number of threads may do so at once.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            How long to wait for an arena; by default the pool's own time. Unit: seconds.
+
+        Returns
+        -------
+        lease : GroupLease
+            Addresses by tensor, until its `release`.
 
         Raises
         ------
@@ -214,6 +276,11 @@ class MemoryGroup(Locked):
 
     def acquire(self, timeout_s: float | None = None) -> None:
         """Back every tensor of the group with memory; does nothing for a group that manages none.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            As for `lease`.
 
         Raises
         ------

@@ -134,12 +134,26 @@ class LifetimeManager(Locked):
         self._blobs: tuple[BlobInfo, ...] = ()
 
     def register_group(self, group: Hashable) -> None:
-        """Open `group`, unless it is open: tensors that start from now on belong to it."""
+        """Open a group, unless it is open: tensors that start from now on belong to it.
+
+        Parameters
+        ----------
+        group : hashable
+        """
         with self._lock:
             self._recordings.setdefault(group, _Recording())
 
     def release_group(self, group: Hashable) -> bool:
-        """Forget the places of a finalised group; returns whether it was finalised."""
+        """Forget the places of a finalised group.
+
+        Parameters
+        ----------
+        group : hashable
+
+        Returns
+        -------
+        was_finalized : bool
+        """
         with self._lock:
             return self._places.pop(group, None) is not None
 
@@ -231,11 +245,30 @@ class LifetimeManager(Locked):
         return not self._recordings
 
     def is_finalized(self, group: Hashable) -> bool:
-        """Whether no tensor of the group has started and not ended."""
+        """Whether no tensor of a group has started and not ended.
+
+        Parameters
+        ----------
+        group : hashable
+
+        Returns
+        -------
+        is_finalized : bool
+        """
         return group not in self._recordings
 
     def places(self, group: Hashable) -> Mapping[Hashable, Place]:
-        """Places of a group's tensors, those of the tensors that were started last only once it is finalised."""
+        """Places of a group's tensors, those of the tensors that were started last only once it is finalised.
+
+        Parameters
+        ----------
+        group : hashable
+
+        Returns
+        -------
+        places : mapping
+            Tensor -> its blob and offset; empty where there are none.
+        """
         return self._places.get(group, {})
 
     def info(self) -> tuple[BlobInfo, ...]:
@@ -246,6 +279,19 @@ class LifetimeManager(Locked):
         self, resource: MemoryResource, *, max_arenas: int | None = None, budget: Budget | None = None
     ) -> MemoryPool:
         """A pool for all groups finalised so far; it allocates nothing yet.
+
+        Parameters
+        ----------
+        resource : MemoryResource
+            Where the arenas come from.
+        max_arenas : int, optional
+            Most arenas at once; by default as many as are asked for.
+        budget : Budget, optional
+            Charged for every arena.
+
+        Returns
+        -------
+        pool : MemoryPool
 
         Raises
         ------

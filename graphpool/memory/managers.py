@@ -60,7 +60,11 @@ class PoolManager(Locked):
         return max(stats.arenas, stats.reserved)
 
     def register_pool(self, pool: MemoryPool) -> None:
-        """Take over `pool`.
+        """Take over a pool.
+
+        Parameters
+        ----------
+        pool : MemoryPool
 
         Raises
         ------
@@ -77,6 +81,19 @@ class PoolManager(Locked):
         self, lifetimes: LifetimeManager, resource: MemoryResource, budget: Budget | None = None
     ) -> MemoryPool:
         """The registered pool, or a new one where none is, or where one that nobody uses has become too small.
+
+        Parameters
+        ----------
+        lifetimes : LifetimeManager
+            Knows how much is needed.
+        resource : MemoryResource
+            Where a new pool's arenas come from.
+        budget : Budget, optional
+            Charged for every arena of a new pool.
+
+        Returns
+        -------
+        pool : MemoryPool
 
         Raises
         ------
@@ -118,11 +135,32 @@ class PoolManager(Locked):
         return None if pool is None else pool.arenas.stats()
 
     def lock_pool(self, timeout_s: float | None = None) -> Lease:
-        """An arena for one execution, waiting for one if need be. Raises as `ArenaPool.lease` does."""
+        """An arena for one execution, waiting for one if need be.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            How long to wait; by default the pool's own time. Unit: seconds.
+
+        Returns
+        -------
+        lease : Lease
+
+        Raises
+        ------
+        StateError
+            There is no pool, or it is closed.
+        OutOfMemoryError
+            None came free in time, or memory is short and no lease is out to wait for.
+        """
         return self.pool.arenas.lease(timeout_s)
 
     def unlock_pool(self, lease: Lease) -> None:
         """Give back what `lock_pool` gave.
+
+        Parameters
+        ----------
+        lease : Lease
 
         Raises
         ------
@@ -157,6 +195,11 @@ class MemoryManager(Locked):
     budget : Budget, optional
         Charged for every arena.
 
+    Raises
+    ------
+    InvalidArgumentError
+        There is no lifetime manager.
+
     Notes
     -----
     Ownership: both managers. Threads: safe. Source: Arm Compute Library's IMemoryManager, as a behaviour.
@@ -177,7 +220,14 @@ class MemoryManager(Locked):
         self.budget = budget
 
     def populate(self, resource: MemoryResource, num_pools: int = 1) -> None:
-        """Allocate arenas for `num_pools` concurrent executions.
+        """Allocate arenas for executions at once.
+
+        Parameters
+        ----------
+        resource : MemoryResource
+            Where they come from.
+        num_pools : int, default=1
+            For how many executions.
 
         Raises
         ------
@@ -235,9 +285,9 @@ class MemoryManagerCached(MemoryManager):
 
     Notes
     -----
-    Source: seed RFC "primitive memory caching". There, a reservation moves some pool to a list; here it raises the
-    number of arenas that stay in existence, and each execution takes whichever of them is free. So two reservations
-    cannot take each other's pool, and returning too many raises.
+    Source: a proposal to oneDNN on memory cached with primitives. There, a reservation moves some pool to a list; here
+    it raises the number of arenas that stay in existence, and each execution takes whichever of them is free. So two
+    reservations cannot take each other's pool, and returning too many raises.
 
     Examples
     --------
@@ -284,6 +334,11 @@ class MemoryManagerCached(MemoryManager):
     def unreserve_pools(self, num_pools: int = 1) -> None:
         """Return reservations; the pools stay, free, until `trim` or `close`.
 
+        Parameters
+        ----------
+        num_pools : int, default=1
+            How many.
+
         Raises
         ------
         StateError
@@ -292,5 +347,16 @@ class MemoryManagerCached(MemoryManager):
         self.pool_manager.pool.arenas.unreserve(num_pools)
 
     def trim(self, idle_s: float = 0.0) -> int:
-        """Free pools, neither reserved nor leased, that were idle for `idle_s` seconds; returns the bytes freed."""
+        """Free pools that are neither reserved nor leased.
+
+        Parameters
+        ----------
+        idle_s : float, default=0.0
+            Only those idle for at least so long. Unit: seconds.
+
+        Returns
+        -------
+        nbytes : int
+            What was freed. Unit: bytes.
+        """
         return self.pool_manager.pool.arenas.trim(idle_s) if self.pool_manager.num_pools else 0

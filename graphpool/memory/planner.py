@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool.drawing import Bar, describe_size, draw_arena
 from graphpool.errors import InvalidArgumentError, brief, check_choice, explain
+from graphpool.notebook import html_table
 
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
@@ -64,7 +66,20 @@ class BufferInfo:
 
     @classmethod
     def used_at(cls, id: Hashable, steps: Collection[int], size: int) -> BufferInfo:
-        """A buffer that lives from the first to the last of the steps that use it."""
+        """A buffer that lives from the first to the last of the steps that use it.
+
+        Parameters
+        ----------
+        id : hashable
+        steps : collection of int
+            Not empty.
+        size : int
+            Unit: bytes.
+
+        Returns
+        -------
+        buffer : BufferInfo
+        """
         return cls(id, min(steps), max(steps) + 1, size)
 
     @property
@@ -109,6 +124,47 @@ class MemoryPlan:
     def ratio(self) -> float:
         """``nbytes / lower_bound``; 1.0 is perfect, also when both are zero."""
         return self.nbytes / self.lower_bound if self.lower_bound else 1.0
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = {
+            "buffers": len(self.offsets),
+            "arena": describe_size(self.nbytes),
+            "lower bound": describe_size(self.lower_bound),
+            "optimal": "proved" if self.is_optimal else "not proved",
+            "found by": f"{self.method} in {self.seconds:.3g} s",
+        }
+        return html_table("MemoryPlan", rows)
+
+    def plot(self, buffers: Iterable[BufferInfo]) -> Any:
+        """Draw the arena over time: a rectangle for each buffer where and while it lies there.
+
+        Parameters
+        ----------
+        buffers : iterable of BufferInfo
+            What was planned.
+
+        Returns
+        -------
+        figure : matplotlib.figure.Figure
+            Not shown, and not registered with pyplot.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The plan has no such buffer (field ``id``).
+        UnsupportedError
+            matplotlib is not installed; it comes with the extra ``graphpool[profile]``.
+        """
+        bars = []
+        for buffer in buffers:
+            if buffer.id not in self.offsets:
+                message = explain("the plan has no such buffer", accepted="what was planned", got=brief(buffer.id))
+                raise InvalidArgumentError(message, id=buffer.id)
+            low = self.offsets[buffer.id]
+            bars += [Bar("", str(buffer.id), *window, low, low + buffer.size) for window in buffer.windows]
+        title = f"{len(self.offsets)} buffers planned by {self.method}"
+        return draw_arena(bars, self.nbytes, self.lower_bound, title, "time (unit of the lifetimes)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

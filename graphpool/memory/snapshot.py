@@ -81,7 +81,13 @@ class SnapshotResource(Adaptor):
         return address
 
     def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
-        """Record and give back. The record goes first: the upstream may hand the address out again at once."""
+        """Record and give back. The record goes first: the upstream may hand the address out again at once.
+
+        Raises
+        ------
+        StateError
+            Not live here, or of another size; the upstream is not called.
+        """
         record = self._live.pop(address, None)
         if record is None or record[0] != nbytes:
             if record is not None:
@@ -117,7 +123,18 @@ class SnapshotResource(Adaptor):
         }
 
     def dump(self, path: str | Path) -> None:
-        """Write the snapshot to a file, which docs.pytorch.org/memory_viz opens without sending it anywhere."""
+        """Write the snapshot to a file, which docs.pytorch.org/memory_viz opens without sending it anywhere.
+
+        Parameters
+        ----------
+        path : path
+            Of a file, which is overwritten.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
         Path(path).write_bytes(pickle.dumps(self.snapshot(), protocol=_PROTOCOL))
 
 

@@ -15,17 +15,18 @@ walk.py        one pass over the nodes for given input shapes: fold, convert, ex
 shape_values.py  arrays of sizes that may vary, and the nodes that compute with them
 data_dependent.py  the nodes whose shapes follow from what a run computes, as a model of their own
 inline.py      nodes in place of one, as scopes of the walk: ONNX's functions; If, Loop and Scan whose course is known
+inner.py       If, Loop and Scan whose course only a run tells, and long loops: models for bodies and branches
 build.py       the graph under construction: values, constants, ops with inferred shapes
 types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
-inference_session.py  ONNX Runtime's Python interface
+inference_session.py  ONNX Runtime's Python interface; session_options.py: its options
 preload.py     imports all that opening a model takes, for fork servers
 host.py        host functions: NumPy (host_ops.py), our ops on the reference backend, ONNX's evaluator
 evaluator.py   that evaluator, within steps and time; evaluator_ops.py: its loops and ops of domain ai.onnx.ml;
                expressions.py: regular expressions
 
-load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | host -> Graph -> partitions
+load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | inner | host -> Graph -> partitions
 """
 
 from contextlib import suppress

@@ -38,6 +38,12 @@ class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, no
     """A node has, with these inputs, no expression in our ops; the text says why."""
 
 
+def require(condition: bool, reason: str) -> None:
+    """Raise `NotConvertible` unless the condition holds."""
+    if not condition:
+        raise NotConvertible(reason)
+
+
 @dataclass(frozen=True, slots=True)
 class DataDependent:
     """How a value whose shape follows from what a run computes is found when it has come so far.

@@ -93,7 +93,7 @@ class DataDependentBuilder:
     ) -> tuple[DataDependentPart, list[Value]]:
         """The function that runs the nodes, and the values that it reads, in order."""
         made = {name for node in self.nodes for name in node.output if name}
-        inputs = _Inputs(builder)
+        inputs = OuterValues(builder)
         for name in sorted(names_read(self.nodes, outputs) - made - {""}):
             inputs.add(name, self._values[name])
         part = replace(
@@ -109,8 +109,8 @@ class DataDependentBuilder:
         return DataDependentPart(inputs.described, tuple(outputs), make), inputs.read
 
 
-class _Inputs:
-    """What the nodes read of what is outside."""
+class OuterValues:
+    """What nodes of a model of their own read of what is outside: its inputs, or contents that are known."""
 
     def __init__(self, builder: GraphBuilder) -> None:
         self._builder = builder
@@ -123,6 +123,7 @@ class _Inputs:
         self._extents: set[str] = set()
 
     def add(self, name: str, value: Value) -> None:
+        """Take a value under a name."""
         if isinstance(value.content, ShapeArray):
             flat = [self._extent(item) if is_variable(item) else int(item) for item in value.content.items.reshape(-1)]
             self.sizes[name] = SizeItems(_objects(flat, value.content.shape), value.content.dtype)
@@ -131,7 +132,7 @@ class _Inputs:
         elif value.data_dependent is not None:
             self._add_data_dependent(name, value, value.data_dependent)
         elif value.is_plain:
-            dims = tuple([_name_of(dim) if is_variable(dim) else int(dim) for dim in value.shape])
+            dims = tuple([size_name(dim) if is_variable(dim) else int(dim) for dim in value.shape])
             self._take(DataDependentInput(name), ModelPort(name, value.dtype, dims), [value])
         else:
             self._take(DataDependentInput(name), ModelPort(name, None, None), [value], value.type)
@@ -153,17 +154,18 @@ class _Inputs:
 
     def _extent(self, size: Any) -> str:
         """The name of the input that stands for a size."""
-        name = f"{_name_of(size)} of extents"
+        name = f"{size_name(size)} of extents"
         if name not in self._extents:
             self._extents.add(name)
             empty = self._builder.literal([[False]], DataType.BOOLEAN)
             none = self._builder.emit("Slice", empty, starts=[0], ends=[0], axes=[0])[0]
             tensor = self._builder.emit("Expand", none, shape=(0, size))[0]
-            self._take(DataDependentInput(name), ModelPort(name, DataType.BOOLEAN, (0, _name_of(size))), [tensor])
+            self._take(DataDependentInput(name), ModelPort(name, DataType.BOOLEAN, (0, size_name(size))), [tensor])
         return name
 
 
-def _name_of(size: Any) -> str:
+def size_name(size: Any) -> str:
+    """The name of a dimension that is this size."""
     return f"size {size.number}"
 
 

@@ -7,11 +7,9 @@ accepted where results do not depend on it, and refused where they do.
 
 from __future__ import annotations
 
-import enum
-import logging
 import warnings
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +19,20 @@ from graphpool.errors import InvalidArgumentError, StateError, UnsupportedError,
 from graphpool.typing import DataType
 
 from .loader import load
+from .session_options import (
+    PROVIDER,
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    RunOptions,
+    SessionOptions,
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_all_providers,
+    get_available_providers,
+    get_device,
+    set_default_logger_severity,
+)
 from .types import data_type, describe_type, make_type
 
 if TYPE_CHECKING:
@@ -36,207 +48,6 @@ __all__ = [
     "RunOptions", "SessionOptions", "disable_telemetry_events", "enable_telemetry_events", "get_all_providers",
     "get_available_providers", "get_device", "set_default_logger_severity",
 ]  # fmt: skip
-
-_PROVIDER = "CPUExecutionProvider"
-
-
-class GraphOptimizationLevel(enum.IntEnum):
-    """How far ONNX Runtime rewrites graphs. graphpool always does all of it."""
-
-    ORT_DISABLE_ALL = 0
-    ORT_ENABLE_BASIC = 1
-    ORT_ENABLE_EXTENDED = 2
-    ORT_ENABLE_LAYOUT = 3
-    ORT_ENABLE_ALL = 99
-
-
-class ExecutionMode(enum.IntEnum):
-    """Whether nodes that do not depend on one another may run side by side: see `SessionOptions`."""
-
-    ORT_SEQUENTIAL = 0
-    ORT_PARALLEL = 1
-
-
-class ExecutionOrder(enum.IntEnum):
-    """In which order ONNX Runtime takes the nodes. graphpool schedules by itself."""
-
-    DEFAULT = 0
-    PRIORITY_BASED = 1
-    MEMORY_EFFICIENT = 2
-
-
-def get_available_providers() -> list[str]:
-    """The providers that a session can run on: the CPU's."""
-    return [_PROVIDER]
-
-
-def get_all_providers() -> list[str]:
-    """All providers that there are: the CPU's."""
-    return [_PROVIDER]
-
-
-def get_device() -> str:
-    """The device that sessions run on: ``"CPU"``."""
-    return "CPU"
-
-
-def disable_telemetry_events() -> None:
-    """Nothing to do: graphpool sends nothing."""
-
-
-def enable_telemetry_events() -> None:
-    """Nothing to do: graphpool sends nothing."""
-
-
-def set_default_logger_severity(severity: int) -> None:
-    """Let the logger ``graphpool`` pass messages of this severity and above.
-
-    Parameters
-    ----------
-    severity : int
-        0 verbose, 1 information, 2 warnings, 3 errors, 4 fatal errors.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is none of these.
-
-    Notes
-    -----
-    Threads: safe. It holds for the process.
-    """
-    levels = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
-    if not isinstance(severity, int) or not 0 <= severity < len(levels):
-        raise InvalidArgumentError(explain("severity", accepted="0 to 4", got=repr(severity)))
-    logging.getLogger("graphpool").setLevel(levels[severity])
-
-
-@dataclass(slots=True)
-class SessionOptions:
-    """Options of a session.
-
-    Attributes
-    ----------
-    intra_op_num_threads : int, default=0
-        Threads of the session's engine; 0 for graphpool's default.
-    inter_op_num_threads : int, default=0
-        With ``execution_mode`` ``ORT_PARALLEL``: most streams that steps are placed on; 0 for graphpool's default.
-    execution_mode : ExecutionMode, default=ORT_SEQUENTIAL
-        ``ORT_SEQUENTIAL`` leaves it to graphpool whether steps run side by side, which results do not show.
-    graph_optimization_level, execution_order, enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse, \
-use_deterministic_compute, use_per_session_threads, log_severity_level, log_verbosity_level, logid, \
-profile_file_prefix
-        Without effect: graphpool always rewrites graphs, plans memory and gives the same bits for the same inputs, and
-        logs by Python's `logging`.
-    enable_profiling : bool, default=False
-        Refused when True: `graphpool.profile` has traces.
-    optimized_model_filepath : str, default=""
-        Refused unless empty: compiled models are not written as ONNX.
-
-    Notes
-    -----
-    Other attributes do not exist. Threads: not safe; a session reads the options when it is made.
-    """
-
-    intra_op_num_threads: int = 0
-    inter_op_num_threads: int = 0
-    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
-    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
-    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
-    enable_cpu_mem_arena: bool = True
-    enable_mem_pattern: bool = True
-    enable_mem_reuse: bool = True
-    enable_profiling: bool = False
-    use_deterministic_compute: bool = False
-    use_per_session_threads: bool = True
-    log_severity_level: int = 2
-    log_verbosity_level: int = 0
-    logid: str = ""
-    optimized_model_filepath: str = ""
-    profile_file_prefix: str = "onnxruntime_profile_"
-    _entries: dict[str, str] = field(default_factory=dict, repr=False)
-    _sizes: dict[str, int] = field(default_factory=dict, repr=False)
-
-    def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep a setting under a key of ONNX Runtime's; graphpool reads none of them."""
-        self._entries[key] = value
-
-    def get_session_config_entry(self, key: str) -> str:
-        """The setting under this key.
-
-        Raises
-        ------
-        InvalidArgumentError
-            There is none.
-        """
-        if key not in self._entries:
-            raise InvalidArgumentError(explain(f"no session config entry {key!r}", accepted=sorted(self._entries)))
-        return self._entries[key]
-
-    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Declare the size of a named dimension: the model is compiled for it when it is loaded."""
-        self._sizes[name] = size
-
-    def add_initializer(self, name: str, value: Any) -> None:
-        """Not supported: raises UnsupportedError."""
-        raise _unsupported("add_initializer", "put the content into the file, or make it an input")
-
-    def register_custom_ops_library(self, path: str) -> None:
-        """Not supported: raises UnsupportedError."""
-        raise _unsupported("register_custom_ops_library", "graphpool takes ops as ONNX's functions in the file")
-
-    def _arguments(self) -> dict[str, Any]:
-        """What they are as arguments of `graphpool.onnx.load`."""
-        if self.enable_profiling:
-            raise _unsupported("enable_profiling", "use graphpool.profile")
-        if self.optimized_model_filepath:
-            raise _unsupported("optimized_model_filepath", "leave it empty")
-        arguments: dict[str, Any] = {"threads": self.intra_op_num_threads or None, "shapes": dict(self._sizes) or None}
-        if self.execution_mode == ExecutionMode.ORT_PARALLEL:
-            arguments["streams"] = self.inter_op_num_threads or None
-        return arguments
-
-
-class RunOptions:
-    """Options of a run.
-
-    Attributes
-    ----------
-    terminate : bool, default=False
-        Whether runs that are given these options are refused.
-    log_severity_level, log_verbosity_level, logid, only_execute_path_to_fetches
-        Without effect.
-
-    Notes
-    -----
-    Settings under a key of ONNX Runtime's (`add_run_config_entry`) are kept; graphpool reads none of them. Threads: not
-    safe; a run reads the options when it begins.
-    """
-
-    __slots__ = (
-        "_entries",
-        "log_severity_level",
-        "log_verbosity_level",
-        "logid",
-        "only_execute_path_to_fetches",
-        "terminate",
-    )
-
-    def __init__(self) -> None:
-        self.terminate = False
-        self.log_severity_level = 2
-        self.log_verbosity_level = 0
-        self.logid = ""
-        self.only_execute_path_to_fetches = False
-        self._entries: dict[str, str] = {}
-
-    def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keep a setting."""
-        self._entries[key] = value
-
-    def get_run_config_entry(self, key: str) -> str:
-        """The setting under this key, or an empty text."""
-        return self._entries.get(key, "")
 
 
 @dataclass(frozen=True)
@@ -277,7 +88,23 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_numpy(numpy_obj: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """A value of a copy of the array, on the CPU."""
+        """A value of a copy of the array, on the CPU.
+
+        Parameters
+        ----------
+        numpy_obj : array
+        device_type : str, default="cpu"
+        device_id : int, default=0
+
+        Returns
+        -------
+        value : OrtValue
+
+        Raises
+        ------
+        UnsupportedError
+            There is no such device.
+        """
         _check_device(device_type, device_id)
         return OrtValue(np.array(numpy_obj, order="C"))
 
@@ -285,7 +112,27 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """A value of zeros: of a NumPy type, or of ONNX's number of one."""
+        """A value of zeros.
+
+        Parameters
+        ----------
+        shape : sequence of int
+        element_type : dtype or int
+            A NumPy type, or ONNX's number of one.
+        device_type : str, default="cpu"
+        device_id : int, default=0
+
+        Returns
+        -------
+        value : OrtValue
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is no such type.
+        UnsupportedError
+            There is no such device.
+        """
         _check_device(device_type, device_id)
         return OrtValue(np.zeros(tuple(shape), _numpy_type(element_type)))
 
@@ -304,7 +151,13 @@ class OrtValue:
         return describe_type(_type_of(self._value))
 
     def element_type(self) -> int:
-        """ONNX's number of the type of its elements."""
+        """ONNX's number of the type of its elements.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The value is no tensor.
+        """
         if not self.is_tensor():
             raise InvalidArgumentError(explain("element_type", accepted="a tensor", got=type(self._value).__name__))
         return int(_type_of(self._value).tensor_type.elem_type)
@@ -339,6 +192,10 @@ class OrtValue:
 
     def update_inplace(self, array: Any) -> None:
         """Copy an array of the same type and shape into the value's.
+
+        Parameters
+        ----------
+        array : array
 
         Raises
         ------
@@ -381,17 +238,61 @@ class IOBinding:
         self._results: dict[str, Any] = {}
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Bind an input to an array."""
+        """Bind an input to an array.
+
+        Parameters
+        ----------
+        name : str
+        arr_on_cpu : array
+            Read when the session runs, so it must not change until then.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The model has no such input.
+        """
         self._inputs[self._session._input(name)] = arr_on_cpu
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind an input to a value."""
+        """Bind an input to a value.
+
+        Parameters
+        ----------
+        name : str
+        ortvalue : OrtValue
+
+        Raises
+        ------
+        InvalidArgumentError
+            The model has no such input.
+        """
         self.bind_cpu_input(name, ortvalue.numpy())
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        """Bind an input to the caller's memory of this type and shape."""
+        """Bind an input to the caller's memory of this type and shape.
+
+        Parameters
+        ----------
+        name : str
+        device_type : str
+            ``"cpu"``.
+        device_id : int
+            0.
+        element_type : dtype or int
+            A NumPy type, or ONNX's number of one.
+        shape : sequence of int
+        buffer_ptr : int
+            Address of the elements in row-major order, which must stay until the run has ended.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The model has no such input, or there is no such type.
+        UnsupportedError
+            There is no such device.
+        """
         _check_device(device_type, device_id)
         self.bind_cpu_input(name, _array_at(buffer_ptr, shape, element_type))
 
@@ -404,7 +305,26 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Want an output: in a fresh array, or in the caller's memory of this type and shape."""
+        """Want an output: in a fresh array, or in the caller's memory of this type and shape.
+
+        Parameters
+        ----------
+        name : str
+        device_type : str, default="cpu"
+        device_id : int, default=0
+        element_type : dtype or int, optional
+            A NumPy type, or ONNX's number of one.
+        shape : sequence of int, optional
+        buffer_ptr : int, optional
+            Address of the caller's memory; by default the output is a fresh array.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The model has no such output, there is no such type, or an address comes without type and shape.
+        UnsupportedError
+            There is no such device.
+        """
         _check_device(device_type, device_id)
         if (element_type is None or shape is None) and buffer_ptr is not None:
             raise InvalidArgumentError(explain(f"bind_output {name!r}", accepted="an address with a type and a shape"))
@@ -412,7 +332,18 @@ class IOBinding:
         self._wanted[self._session._output(name)] = array
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Want an output in a value."""
+        """Want an output in the array of a value.
+
+        Parameters
+        ----------
+        name : str
+        ortvalue : OrtValue
+
+        Raises
+        ------
+        InvalidArgumentError
+            The model has no such output.
+        """
         self._wanted[self._session._output(name)] = ortvalue.numpy()
 
     def clear_binding_inputs(self) -> None:
@@ -540,11 +471,40 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """Compute outputs of values, as values: otherwise `run`."""
+        """Compute outputs from values, as values: otherwise `run`.
+
+        Parameters
+        ----------
+        output_names : sequence of str or None
+            None for all.
+        input_dict_ort_values : mapping
+            Name -> OrtValue.
+        run_options : RunOptions, optional
+
+        Returns
+        -------
+        outputs : list of OrtValue
+
+        Raises
+        ------
+        GraphpoolError
+            As `run`.
+        """
         return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values, run_options)]
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """Compute the outputs that a binding wants from the inputs that it has: otherwise `run`."""
+        """Compute the outputs that a binding wants from the inputs that it has: otherwise `run`.
+
+        Parameters
+        ----------
+        iobinding : IOBinding
+        run_options : RunOptions, optional
+
+        Raises
+        ------
+        GraphpoolError
+            As `run`.
+        """
         _check_may_run(run_options)
         iobinding._run(self.model)
 
@@ -576,16 +536,29 @@ class InferenceSession:
 
     def get_providers(self) -> list[str]:
         """The providers that run it: the CPU's."""
-        return [_PROVIDER]
+        return [PROVIDER]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Options of each provider: none."""
-        return {_PROVIDER: {}}
+        return {PROVIDER: {}}
 
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """Check the providers; the CPU's runs the session."""
+        """Check the names of providers; the CPU's runs the session.
+
+        Parameters
+        ----------
+        providers : sequence of str or (str, dict), optional
+            A warning tells which of them there are not.
+        provider_options : sequence of dict, optional
+            Without effect.
+
+        Raises
+        ------
+        InvalidArgumentError
+            What stands there is no name.
+        """
         _check_providers(providers)
 
     def disable_fallback(self) -> None:
@@ -650,18 +623,14 @@ def _check_providers(providers: Sequence[Any] | None) -> None:
         if not isinstance(name, str):
             accepted = "names, or pairs of a name and a dict"
             raise InvalidArgumentError(explain("providers", accepted=accepted, got=repr(provider)))
-        if name != _PROVIDER:
-            warnings.warn(f"provider {name!r} is not available; {_PROVIDER} runs the model", UserWarning, stacklevel=3)
+        if name != PROVIDER:
+            warnings.warn(f"provider {name!r} is not available; {PROVIDER} runs the model", UserWarning, stacklevel=3)
 
 
 def _check_device(device_type: str, device_id: int) -> None:
     if device_type.lower() not in ("cpu", "cpu_pinned") or device_id:
         got = f"{device_type}:{device_id}"
         raise UnsupportedError(explain("device", accepted="cpu:0", got=got))
-
-
-def _unsupported(what: str, hint: str) -> UnsupportedError:
-    return UnsupportedError(explain(f"{what} is not supported", hint=hint))
 
 
 def _type_of(array: np.ndarray[Any, Any]) -> TypeProto:

@@ -10,7 +10,9 @@ import numpy as np
 import onnx.inliner
 from onnx import defs, helper
 
-from .build import NotConvertible, Value
+from graphpool._sizes import is_variable
+
+from .build import NotConvertible, Value, require
 from .node import Node, names_read
 
 if TYPE_CHECKING:
@@ -22,8 +24,16 @@ if TYPE_CHECKING:
     from .node import Node, Subgraph
     from .walk import Walk
 
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+
+NO_BOUND = 2**62
+"""Of nodes, where limits alone bound them."""
+
 Path: TypeAlias = tuple[Any, ...]
 """Place of a node in the model: number of the node, then of the iteration or branch, then of the node in it, ..."""
+
+Way: TypeAlias = "Callable[[Walk, Node, Sequence[Value | None], Path], list[Value]]"
+"""How control flow becomes part of a form; raises `NotConvertible`."""
 
 
 @dataclass
@@ -106,82 +116,82 @@ def _definition(node: Node, types: Sequence[TypeProto | None], opsets: Mapping[s
 
 # ---- control flow whose course is known: the branch taken, the iterations one after another
 
-# An unrolled loop is compiled like any other part of the model, so that its iterations fuse and need no host. Long ones
-# stay on the host, which repeats the same few nodes.
+# An unrolled loop is compiled like any other part of the model, so that its iterations fuse.
 
 
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise NotConvertible(reason)
-
-
-def _if(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
+def take_branch(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
     """The branch that the condition takes."""
     [condition] = inputs
-    _require(condition is not None and condition.is_known, "the condition is not known")
+    require(condition is not None and condition.is_known, "the condition is not known")
     assert condition is not None  # required above
     taken = bool(np.asarray(condition.content).reshape(()))
     branch = node.attrs["then_branch" if taken else "else_branch"]
     return walk.run(enter_graph(branch, walk.scope, [], (*path, int(taken))))
 
 
-def _loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
-    """Loop: the body, until the trip count is reached or its first output is false."""
+def unroll_loop(
+    walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path, most: int = NO_BOUND
+) -> list[Value]:
+    """Loop: the body, until the trip count is reached or its first output is false; `most` nodes."""
     trips, condition, *carried = inputs
-    _require(all(v is None or v.is_known for v in (trips, condition)), "trip count and condition are not known")
-    _require(trips is not None or condition is not None, "the loop has no end")
-    most = np.inf if trips is None else int(np.asarray(trips.content).reshape(()))
+    require(all(v is None or v.is_known for v in (trips, condition)), "trip count and condition are not known")
+    require(trips is not None or condition is not None, "the loop has no end")
+    count = np.inf if trips is None else int(np.asarray(trips.content).reshape(()))
     going = condition is None or bool(np.asarray(condition.content).reshape(()))
     body, number, scanned = node.attrs["body"], 0, []
-    states = [_present(value) for value in carried]
-    end = walk.end_of_unrolling()
-    if going and most < np.inf and _goes_on(body):
-        _require(walk.nnodes + most * (1 + len(body.nodes)) <= end, "a long loop")
-    while going and number < most:
+    states = [present(value) for value in carried]
+    end = walk.end_of_unrolling(most)
+    if going and count < np.inf and goes_on(body):
+        require(walk.nnodes + count * (1 + len(body.nodes)) <= end, "a long loop")
+    while going and number < count:
         walk.count(1, node)  # a body without nodes is not for nothing
-        _require(walk.nnodes + len(body.nodes) <= end, "a long loop")
+        require(walk.nnodes + len(body.nodes) <= end, "a long loop")
         given = [Value(content=np.array(number)), Value(content=np.array(True)), *states]
         check, *results = walk.unroll(enter_graph(body, walk.scope, given, (*path, number)), end)
-        _require(check.is_known, "an iteration decides whether another one follows")
+        require(check.is_known, "an iteration decides whether another one follows")
         going = bool(np.asarray(check.content).reshape(()))
         states, number = results[: len(states)], number + 1
         scanned.append(results[len(states) :])
     return states + [_stack(walk.builder, list(values), 0) for values in _columns(scanned, node, len(states))]
 
 
-def _goes_on(body: Subgraph) -> bool:
+def goes_on(body: Subgraph) -> bool:
     """Whether the body of a loop hands its condition on, so that the trip count alone decides."""
     name = body.outputs[0]
     copied = [node.input[0] for node in body.nodes if node.op_type == "Identity" and node.output[0] == name]
     return body.inputs[1] in (name, *copied)
 
 
-def _scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
-    """Scan: the body for each slice of the scanned inputs; before opset 9 for each entry of a batch."""
+def scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path, one: Way) -> list[Value]:
+    """Scan: the body for each slice of the scanned inputs, as `one` does; before opset 9 for each entry of a batch."""
     if walk.opset(node.domain) >= 9:
-        return _scan_one(walk, node, [_present(value) for value in inputs], path)
-    _require(inputs[0] is None, "sequences of several lengths")
-    values = [_present(value) for value in inputs[1:]]
-    _require(all(value.is_plain for value in values), "something scanned is no array of known shape")
-    _require(values[0].shape[0] <= walk.end_of_unrolling() - walk.nnodes, "a long scan")
+        return one(walk, node, inputs, path)
+    require(inputs[0] is None, "sequences of several lengths")
+    values = [present(value) for value in inputs[1:]]
+    require(all(value.is_plain for value in values), "something scanned is no array of known shape")
+    require(values[0].shape[0] <= walk.end_of_unrolling() - walk.nnodes, "a long scan")
     rows = [
-        _scan_one(walk, node, [_take(walk.builder, value, number, 0) for value in values], (*path, number))
+        one(walk, node, [_take(walk.builder, value, number, 0) for value in values], (*path, number))
         for number in range(values[0].shape[0])
     ]
     return [_stack(walk.builder, list(column), 0) for column in _columns(rows, node, 0)]
 
 
-def _scan_one(walk: Walk, node: Node, values: list[Value], path: Path) -> list[Value]:
-    attrs = node.attrs
+def unroll_scan(
+    walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path, most: int = NO_BOUND
+) -> list[Value]:
+    """Scan as from opset 9 on; `most` nodes."""
+    attrs, values = node.attrs, [present(value) for value in inputs]
     body, count = attrs["body"], attrs["num_scan_inputs"]
     states, sources = values[: len(values) - count], values[len(values) - count :]
-    _require(all(source.is_plain for source in sources), "something scanned is no array of known shape")
+    require(all(source.is_plain for source in sources), "something scanned is no array of known shape")
     given = zip(sources, attrs.get("scan_input_axes") or [0] * count, strict=True)
     axes = [axis % len(source.shape) for source, axis in given]
     backwards = attrs.get("scan_input_directions") or attrs.get("directions") or [0] * count
     length = sources[0].shape[axes[0]]
-    end = walk.end_of_unrolling()
-    _require(walk.nnodes + length * (1 + len(body.nodes)) <= end, "a long scan")
+    require(most == NO_BOUND or not is_variable(length), "a length that may vary")
+    end = walk.end_of_unrolling(most)
+    require(walk.nnodes + length * (1 + len(body.nodes)) <= end, "a long scan")
     scanned = []
     for number in range(length):
         walk.count(1, node)
@@ -204,7 +214,8 @@ def _scanned_outputs(builder: GraphBuilder, attrs: dict[str, Any], columns: list
     ]
 
 
-def _present(value: Value | None) -> Value:
+def present(value: Value | None) -> Value:
+    """The value, which must be given."""
     if value is None:
         raise NotConvertible("a state is left out")
     return value
@@ -212,7 +223,7 @@ def _present(value: Value | None) -> Value:
 
 def _columns(rows: list[list[Value]], node: Node, nstates: int) -> list[tuple[Value, ...]]:
     """The values of each scanned output, iteration by iteration."""
-    _require(bool(rows) or len(node.output) == nstates, "a scanned output without an iteration")
+    require(bool(rows) or len(node.output) == nstates, "a scanned output without an iteration")
     return list(zip(*rows, strict=True))
 
 
@@ -230,13 +241,8 @@ def _stack(builder: GraphBuilder, values: list[Value], axis: int) -> Value:
     if all(value.is_known for value in values):
         content = np.stack([np.asarray(value.content) for value in values], axis)
         return Value(content=content, from_inputs=any(value.from_inputs for value in values))
-    _require(all(value.is_plain for value in values), "a scanned output is no array of known shape")
+    require(all(value.is_plain for value in values), "a scanned output is no array of known shape")
     axis %= len(values[0].shape) + 1
     shape = (*values[0].shape[:axis], 1, *values[0].shape[axis:])
     pieces = [builder.emit("StaticReshape", value, shape=shape, special_zero=False)[0] for value in values]
     return builder.join(pieces, axis)
-
-
-CONTROL_FLOW: dict[str, Callable[[Walk, Node, Sequence[Value | None], Path], list[Value]]] = {
-    "If": _if, "Loop": _loop, "Scan": _scan,
-}  # fmt: skip

@@ -83,13 +83,18 @@ class Node:
 
 
 class Subgraph:
-    """A graph among the attributes of a node; `captured` are the outer values that it reads."""
+    """A graph among the attributes of a node; `captured` are the outer values that it reads.
+
+    `has_objects` says whether an input or output is a sequence or another object.
+    """
 
     def __init__(self, proto: GraphProto) -> None:
         self._proto = proto
         self.nodes = [Node(node) for node in proto.node]
         self.inputs = tuple(info.name for info in proto.input)
         self.outputs = tuple(info.name for info in proto.output)
+        kinds = {info.type.WhichOneof("value") for info in (*proto.input, *proto.output)}
+        self.has_objects = bool(kinds - {"tensor_type", None})
         own = {*self.inputs, *(tensor.name for tensor in proto.initializer)}
         own.update(name for node in self.nodes for name in node.output)
         reads = (*(name for node in self.nodes for name in (*node.input, *node.captured)), *self.outputs)

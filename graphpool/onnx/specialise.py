@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool.runtime.constant_part import check_files, drop_pages
+from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
 from .boundary import Boundary
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from .data_dependent import SizeItems
     from .inline import Path
-    from .node import Node
+    from .node import Node, Subgraph
     from .source import OnnxModel
 
 # Inputs whose content an op needs to know when it is compiled: from one port to before another (None: to the last).
@@ -45,7 +46,7 @@ _DECIDING_PORTS = {
 }  # fmt: skip
 
 _CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}
-"""Conditions and trip counts."""
+"""Conditions, and trip counts of loops that carry sequences: others run however often they are told to."""
 
 
 _MOST_ROOTS = 64
@@ -76,7 +77,8 @@ def _control_inputs(source: OnnxModel, nodes: Sequence[Node]) -> set[str]:
     roots |= {name: frozenset([name]) for name in numbers}
     found: set[str] = set()
     for node in nodes:
-        for name in node.input[slice(*_CONTROL_PORTS.get(node.op_type, (0, 0)))]:
+        is_run = node.op_type == "Loop" and not node.attrs["body"].has_objects
+        for name in () if is_run else node.input[slice(*_CONTROL_PORTS.get(node.op_type, (0, 0)))]:
             own = roots.get(name, frozenset()) or frozenset()
             if node.op_type == "Loop" or not any(numbers[root].dtype in _REALS for root in own):
                 found |= own
@@ -122,14 +124,24 @@ class Specialiser:
         self.constants = constants
         self.folded: dict[Hashable, list[Any]] = {}
         self.static_ids: dict[Hashable, int] = {}
+        self._graphs: dict[Path, tuple[list[Node], dict[str, Any]]] = {}
 
     def data_dependent(
         self, source: OnnxModel, constants: Mapping[str, Any], sizes: Mapping[str, SizeItems]
     ) -> Specialiser:
-        """One for the nodes of this model that a `DataDependentBuilder` collects."""
+        """One for the nodes of this model that a `DataDependentBuilder` collects, or of graphs inside one."""
         found = Specialiser(source, self.fallback, self.prefer, self.fpmath)
         found.constants, found.sizes, found.deciding = dict(constants), dict(sizes), frozenset()
         found._outer = self
+        return found
+
+    def rewritten(self, graph: Subgraph, path: Path) -> tuple[list[Node], dict[str, Any]]:
+        """The nodes and constants of a graph inside the node at a place, rewritten as those of the model are."""
+        found = self._graphs.get(path)
+        if found is None:
+            ports = tuple([ModelPort(name, None, None) for name in graph.outputs])
+            inside = replace(self.source, nodes=graph.nodes, constants=graph.constants, outputs=ports)
+            found = self._graphs[path] = rewrite(inside)
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -144,7 +156,9 @@ class Specialiser:
 
     def lasting(self) -> list[Any]:
         """The contents that stay in memory while no form has them."""
-        return [*self.constants.values(), *(content for contents in self.folded.values() for content in contents)]
+        inside = [content for _, constants in self._graphs.values() for content in constants.values()]
+        folded = [content for contents in self.folded.values() for content in contents]
+        return [*self.constants.values(), *folded, *inside]
 
     def fold_key(self, path: Path, contents: Sequence[Any]) -> Hashable:
         """The key of `folded` for a node that reads these contents, all static."""

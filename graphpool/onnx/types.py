@@ -28,9 +28,9 @@ def data_type(elem: int) -> DataType | None:
     return _PAIRS.get(elem)
 
 
-def make_type(dtype: DataType, shape: tuple[int, ...] | None) -> TypeProto:
-    """The type of a tensor as ONNX writes it; sizes that may vary are unknown."""
-    dims = None if shape is None else [None if is_variable(dim) else int(dim) for dim in shape]
+def make_type(dtype: DataType, shape: tuple[int | None, ...] | None) -> TypeProto:
+    """The type of a tensor as ONNX writes it; sizes that may vary are unknown, as None is."""
+    dims = None if shape is None else [None if dim is None or is_variable(dim) else int(dim) for dim in shape]
     return helper.make_tensor_type_proto(_BACK[dtype], dims)
 
 

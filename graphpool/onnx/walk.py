@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,11 @@ from graphpool.runtime.model_form import Fallback, ModelForm
 
 from .boundary import Boundary
 from .bounds import deep_nbytes, infer_types
-from .build import DataDependent, GraphBuilder, NotConvertible, Value
+from .build import DataDependent, GraphBuilder, NotConvertible, Value, require
 from .data_dependent import DataDependentBuilder
 from .fold import compute, find_host_function, is_kept
-from .inline import CONTROL_FLOW, Scope, enter_nodes, function_nodes
+from .inline import NO_BOUND, Scope, enter_nodes, function_nodes, scan, take_branch, unroll_loop, unroll_scan
+from .inner import branches, repeat_loop, repeat_scan
 from .node import names_read
 from .ops import convert
 from .shape_values import ShapeArray, compute_shapes, shape_array
@@ -32,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphpool.graph import LogicalTensor
-    from graphpool.runtime.data_dependent import DataDependentPart
+    from graphpool.runtime.inner_models import InnerModels
     from graphpool.runtime.model_form import HostFunction
 
-    from .inline import Path
+    from .inline import Path, Way
     from .node import Node
     from .specialise import Specialiser
 
@@ -47,7 +49,7 @@ class Walk:
     """
 
     def __init__(self, owner: Specialiser, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> None:
-        self._owner = owner
+        self.owner = owner
         self._source = owner.source
         self._host: dict[int, HostFunction] = {}
         self._precomputed: list[str] = []
@@ -82,7 +84,7 @@ class Walk:
     def form(self) -> ModelForm:
         """The result of the pass over the model's own nodes."""
         values = dict(zip(self.scope.outputs, self.run(self.scope), strict=True))
-        part = self._finish_data_dependent(values)
+        self._finish_data_dependent(values)
         outputs = {name: self._output_tensor(value) for name, value in values.items()}
         written = {t.id for op in self.builder.ops for t in op.outputs}
         graph = self.builder.finish([t for t in {t.id: t for t in outputs.values()}.values() if t.id in written])
@@ -94,21 +96,20 @@ class Walk:
             self._host,
             tuple(self._precomputed),
             self._weights(),
-            self._owner.forget,
+            self.owner.forget,
             self._source.bounds.host if self._host else None,
             self._fallbacks,
-            part,
             {value.tensor.id: name for name, value in self.scope.values.items() if value.tensor is not None},
         )
 
-    def _finish_data_dependent(self, values: dict[str, Value]) -> DataDependentPart | None:
+    def _finish_data_dependent(self, values: dict[str, Value]) -> None:
         """Add the function of the data-dependent nodes, if any, and its results to the outputs."""
         found = {name: value for name, value in values.items() if value.data_dependent is not None}
         is_cut = any(value.data_dependent.parts for value in found.values() if value.data_dependent)
         if not self._data_dependent.nodes and not is_cut:
-            return None
+            return
         names = {self._data_dependent.name_of(value, name, self.scope): None for name, value in found.items()}
-        part, read = self._data_dependent.finish(self._source, list(names), self.builder, self._owner.data_dependent)
+        part, read = self._data_dependent.finish(self._source, list(names), self.builder, self.owner.data_dependent)
         results = {name: Value(None, self.builder.new_tensor(None, None)) for name in names}
         sources = [self.builder.tensor(value) for value in read]
         targets = [value.tensor for value in results.values() if value.tensor is not None]
@@ -117,7 +118,6 @@ class Walk:
         values.update(
             (name, results[self._data_dependent.name_of(value, name, self.scope)]) for name, value in found.items()
         )
-        return part
 
     def _weights(self) -> dict[str, int]:
         """Name -> tensor id of the constants of the model that the form reads."""
@@ -138,11 +138,11 @@ class Walk:
                 self.count(1, node)
                 with Boundary("converted", node):
                     self._convert((*scope.path, number), node)
-            return [self._value(name) for name in scope.outputs]
+            return [self.value(name) for name in scope.outputs]
         finally:
             self.scope = outer
 
-    def _value(self, name: str) -> Value:
+    def value(self, name: str) -> Value:
         """What is known under a name that nodes or outputs read."""
         try:
             return self.scope.values[name]
@@ -156,9 +156,9 @@ class Walk:
             what = f"node {node.label!r}: number of nodes after functions and loops are written out"
             raise self._source.bounds.limits.error("nodes", self.nnodes, what, node.label)
 
-    def end_of_unrolling(self) -> int:
+    def end_of_unrolling(self, most: int = NO_BOUND) -> int:
         """What `nnodes` may grow to while control flow is written out: the bound of the outermost loop holds."""
-        own = self.nnodes + self._source.bounds.limits.unrolled_nodes
+        own = self.nnodes + min(self._source.bounds.limits.unrolled_nodes, most)
         return own if self._unrolling_end is None else min(own, self._unrolling_end)
 
     def unroll(self, scope: Scope, end: int) -> list[Value]:
@@ -177,7 +177,7 @@ class Walk:
 
     def _convert(self, path: Path, node: Node) -> None:
         values = self.scope.values
-        inputs = [self._value(name) if name else None for name in node.input]
+        inputs = [self.value(name) if name else None for name in node.input]
         captured = {name: values[name] for name in node.captured if name in values}
         self._refusal, self._limit_error = "", None
         read = [value for value in (*inputs, *captured.values()) if value is not None]
@@ -232,8 +232,8 @@ class Walk:
         self._left_nbytes -= nbytes
         if all(value.is_static for value in read):
             self._source.bounds.left_nbytes -= nbytes
-            key = self._owner.fold_key(path, [value.content for value in read])
-            self._owner.folded[key] = contents
+            key = self.owner.fold_key(path, [value.content for value in read])
+            self.owner.folded[key] = contents
             return _static(contents)
         from_inputs = any(value.from_inputs for value in read)
         if from_inputs:
@@ -242,22 +242,55 @@ class Walk:
 
     def _recall(self, path: Path, read: Sequence[Value]) -> list[Value] | None:
         """What an earlier form computed of the same contents at the same place."""
-        if not self._owner.folded or not all(value.is_static and value.is_known for value in read):
+        if not self.owner.folded or not all(value.is_static and value.is_known for value in read):
             return None
-        contents = self._owner.folded.get(self._owner.fold_key(path, [value.content for value in read]))
+        contents = self.owner.folded.get(self.owner.fold_key(path, [value.content for value in read]))
         return None if contents is None else _static(contents)
 
     def _follow(self, path: Path, node: Node, inputs: list[Value | None]) -> list[Value] | None:
-        """The outputs of control flow whose course is known; None for other nodes."""
-        unroll = CONTROL_FLOW.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        return None if unroll is None else self._attempt(lambda: unroll(self, node, inputs, path))
+        """The outputs of control flow: written out, or of models of its own; None for other nodes."""
+        ways = _WAYS.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
+        refusals = []
+        for way in ways:
+            results: list[Value] | None = self.attempt(partial(way, self, node, inputs, path))
+            if results is not None:
+                return results
+            refusals.append(self._refusal)
+        if refusals:
+            self._refusal = refusals[_TELLING]
+        return None
+
+    def rehearse(
+        self, specialiser: Specialiser, shapes: Mapping[str, Any], outputs: Sequence[str]
+    ) -> tuple[list[Value], bool]:
+        """What a graph inside a node gives for shapes of its inputs, and whether kernels run all of it."""
+        inner = Walk(specialiser, shapes, {})
+        inner.nnodes = self.nnodes
+        try:
+            found = dict(zip(inner.scope.outputs, inner.run(inner.scope), strict=True))
+        finally:
+            self.nnodes = inner.nnodes
+        return [found[name] for name in outputs], not inner._fallbacks and not inner._data_dependent.nodes
+
+    def add_inner(
+        self, node: Node, function: InnerModels, read: Sequence[Value], results: Sequence[Value], is_native: bool
+    ) -> None:
+        """Let a function that runs models stand for a node; `is_native` says whether kernels run all of them.
+
+        In place of an op that ONNX defines by others nothing may come that the host does better as one.
+        """
+        is_known = all(value.data_dependent is None for value in results)
+        require((is_native and is_known) or not self._is_expanding, "a definition that only a run follows")
+        sources = [self.builder.tensor(value) for value in read]
+        targets = [value.tensor for value in results if value.tensor is not None]
+        self._host[self.builder.add_wildcard(sources, targets, node.label)] = function
 
     def _express(self, node: Node, inputs: list[Value | None]) -> list[Value] | None:
         """The outputs of the node in our ops; None when it has no expression in them."""
         used = max((k + 1 for k, name in enumerate(node.output) if name in self.scope.used), default=0)
         opset = self.opset(node.domain)
         try:
-            found: list[Value] | None = self._attempt(lambda: convert(node, inputs, opset, used, self.builder))
+            found: list[Value] | None = self.attempt(lambda: convert(node, inputs, opset, used, self.builder))
         except Exception:
             self._infer(node, inputs, {}, node.label)  # which knows what is wrong with most nodes, and says it
             raise
@@ -277,7 +310,7 @@ class Walk:
         scope = enter_nodes(nodes, named, outputs, (*path, text))
         outer, self._is_expanding = self._is_expanding, True
         try:
-            results = self._attempt(lambda: self.run(scope))
+            results = self.attempt(lambda: self.run(scope))
         finally:
             self._is_expanding = outer
         if results is None:
@@ -285,7 +318,7 @@ class Walk:
         found = dict(zip(outputs, results, strict=True))
         return [found.get(name, Value()) for name in node.output]
 
-    def _attempt(self, make: Any) -> Any:
+    def attempt(self, make: Any) -> Any:
         """What `make` returns; None, and what it added is taken back, when it says that it cannot."""
         nops, nprecomputed, nlater = len(self.builder.ops), len(self._precomputed), len(self._data_dependent.nodes)
         try:
@@ -296,19 +329,19 @@ class Walk:
             self._refusal = str(error) or self._refusal
             del self.builder.ops[nops:], self._precomputed[nprecomputed:], self._data_dependent.nodes[nlater:]
             while self._host and next(reversed(self._host)) >= nops:  # ids ascend
-                del self._fallbacks[self._host.popitem()[0]]
+                self._fallbacks.pop(self._host.popitem()[0], None)
             return None
 
     # ---- the host
 
     def _leave_to_host(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
         label = node.label
-        if self._limit_error is not None and not self._owner.fallback:
+        if self._limit_error is not None and not self.owner.fallback:
             raise self._limit_error
         reason = self._refusal or "graphpool has no ops for it"
         if self._is_expanding:
             raise NotConvertible(f"{node.op_type} of its definition: {reason}")
-        if not self._owner.fallback:
+        if not self.owner.fallback:
             what, hint = f"node {label!r} ({node.op_type}) is not supported", "load with fallback=True"
             raise UnsupportedError(explain(what, got=reason, hint=hint), node=label, op_type=node.op_type)
         results = self._infer(node, inputs, captured, label)
@@ -346,6 +379,25 @@ class Walk:
         is_array = type_ is not None and type_.HasField("tensor_type") and data_type(type_.tensor_type.elem_type)
         found = DataDependent() if shape is None and is_array else None
         return Value(type_, self.builder.new_tensor(dtype, shape), data_dependent=found)
+
+
+_FEW_NODES = 128
+"""Of a loop that is written out, which takes some tenths of a millisecond a node to compile.
+
+One that runs as a model of its own takes tens of microseconds a run more, and less than one a trip.
+"""
+
+_WAYS: dict[str, tuple[Way, ...]] = {
+    "If": (take_branch, branches),
+    "Loop": (partial(unroll_loop, most=_FEW_NODES), repeat_loop, unroll_loop),
+    "Scan": tuple(
+        [partial(scan, one=way) for way in (partial(unroll_scan, most=_FEW_NODES), repeat_scan, unroll_scan)]
+    ),
+}
+"""How control flow becomes part of a form, tried in this order."""
+
+_TELLING = 1
+"""Of these the one whose refusal is told: that of a model of its own, which any course suits."""
 
 
 def _is_sized(node: Node, inputs: Sequence[Value | None]) -> bool:

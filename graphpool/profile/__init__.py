@@ -3,6 +3,7 @@
     tracing.py   trace(): what every thread did -> Trace: save for Perfetto, plot; Footprint: bytes in use over a run
     costs.py     profile_ops(): measures steps on one and on all threads, and stages, for schedules to be made of
     picture.py   footprint(): where each temporary lay and when -> FootprintPicture; page.py writes it as HTML
+    tenants.py   what lay in the arena of a traced run, and when
     timeline.py  explain(): predicted beside measured, stream by stream
     inputs.py    random_inputs(): content for a model's inputs
 
@@ -13,7 +14,8 @@ Nothing is recorded, and nothing costs anything, outside `trace`.
 
 from .costs import OpCost, OpProfile, profile_ops
 from .inputs import random_inputs
-from .picture import ArenaTenant, FootprintPicture, footprint
+from .picture import FootprintPicture, footprint
+from .tenants import ArenaTenant
 from .timeline import explain
 from .tracing import Footprint, Trace, TracedStep, trace
 

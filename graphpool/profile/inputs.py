@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..runtime import Model
+    from ..runtime.model_port import ModelPort
 
 
 def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, np.ndarray[Any, Any]]:
@@ -46,7 +47,7 @@ def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = Non
         if shape is None or (port.dtype is None and not port.is_text):
             message = explain(
                 f"input {port.name!r} has no fixed shape",
-                accepted=f"--shape {port.name}=2x3, or an entry in shapes",
+                accepted=f"{_example(port)}, or an entry in shapes",
                 got=describe_port(port),
             )
             raise InvalidArgumentError(message, input_name=port.name)
@@ -58,3 +59,16 @@ def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = Non
         is_float = np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
         inputs[port.name] = (rng.standard_normal(dims) if is_float else np.zeros(dims)).astype(dtype)
     return inputs
+
+
+def _example(port: ModelPort) -> str:
+    """How the command is told a shape of an input: by its named dimensions where these are all that is open."""
+    if port.shape is None:
+        return f"--shape {port.name}=2x3"
+    named = [f"--shape {dim}=1" for dim in dict.fromkeys(port.shape) if isinstance(dim, str)]
+    whole = "x".join(str(dim) if isinstance(dim, int) else "1" for dim in port.shape)
+    return (
+        f"{' '.join(named)} or --shape {port.name}={whole}"
+        if None not in port.shape
+        else f"--shape {port.name}={whole}"
+    )

@@ -8,18 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..drawing import Bar, describe_size, describe_time, draw_rows, make_figure, size_unit, time_unit
 from ..errors import InvalidArgumentError, StateError, explain
 from ..runtime._trace import Recorder
 from ..runtime.primitive import primitive_of
 from ..schedule import Simulation
-from ..schedule.schedule import draw
+from .tenants import find_tenants, match_runs
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ..runtime import Model
     from ..runtime.executable import Executable
+    from .tenants import ArenaTenant
 
 _PIECES = 65536
 _WARM_UP = 4
@@ -82,6 +84,7 @@ class Trace:
         self._recorder: Recorder | None = Recorder(capacity)
         self._steps: tuple[TracedStep, ...] = ()
         self._threads: dict[int, str] = {}
+        self._footprints: list[tuple[int, Footprint]] | None = None
         self._dropped = 0
 
     def __enter__(self) -> Trace:
@@ -119,12 +122,16 @@ class Trace:
         return self._dropped
 
     def runs(self, program: int | None = None) -> list[tuple[TracedStep, ...]]:
-        """The steps of each run of a program (of any, by default), by start.
+        """The steps of each run of a program, by start.
 
         Parameters
         ----------
         program : int, optional
-            Serial number.
+            Serial number; by default of any program.
+
+        Returns
+        -------
+        runs : list of (tuple of TracedStep)
         """
         found: dict[int, list[TracedStep]] = {}
         for step in self.steps:
@@ -133,7 +140,7 @@ class Trace:
         return [tuple(steps) for steps in found.values()]
 
     def name_ops(self, form: Executable) -> None:
-        """Say of the steps which op of a model's form each of them computes.
+        """Say of the steps which op of a model's form each of them computes, and what they need of its arena.
 
         Equal partitions share a program, so it takes whole runs of the form to tell which of them a step was part of:
         nothing else may have run its programs during the trace.
@@ -149,7 +156,7 @@ class Trace:
             The trace has not ended yet.
         """
         programs: dict[int, list[list[str]]] = {}
-        for compiled in (compiled for each in form.with_data_dependent_forms() for compiled in each.compiled):
+        for compiled in (compiled for each in form.with_inner() for compiled in each.compiled):
             if compiled.program is not None:
                 names = {op.id: op.name or op.kind for op in compiled.partition.ops}
                 programs.setdefault(compiled.program.serial, []).append([names[number] for number in compiled.step_ops])
@@ -164,15 +171,32 @@ class Trace:
             number = ordinals.get((step.program, step.thread, step.run), 0)
             named.append(replace(step, op=found[number % len(found)][step.step]) if found else step)
         self._steps = tuple(named)
+        self._footprints = [
+            (next(piece.thread for run in runs for piece in run), measure_tenants(find_tenants(form, runs), form))
+            for runs in match_runs(form.steps, self._steps)
+        ]
 
     def events(self) -> list[dict[str, Any]]:
-        """The trace in the Trace Event Format: a process for each calling thread, a track for each stream."""
+        """The trace in the Trace Event Format.
+
+        There is a process for each calling thread, with a track for each stream and a counter of the bytes of its arena
+        that are in use: of the model's after `name_ops`, before that of each program's whose model is still there.
+        """
         origin = min((step.start_ns for step in self.steps), default=0)
         process = {thread: number for number, thread in enumerate(self._threads)}
         tracks = sorted({(process[step.thread], step.stream) for step in self.steps})
         events = [_meta("process_name", number, 0, self._threads[thread]) for thread, number in process.items()]
         events += [_meta("thread_name", number, stream, f"stream {stream}") for number, stream in tracks]
-        return events + [_slice(step, process[step.thread], origin) for step in self.steps]
+        events += [_slice(step, process[step.thread], origin) for step in self.steps]
+        for thread, footprint in self._measured() if self._footprints is None else self._footprints:
+            events += _counts(footprint, process[thread], origin)
+        return events
+
+    def _measured(self) -> Iterator[tuple[int, Footprint]]:
+        """The footprint of each run of a program that is still there, and the thread that called."""
+        for steps in self.runs():
+            if primitive_of(steps[0].program) is not None:
+                yield steps[0].thread, _measure_run(steps)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file that https://ui.perfetto.dev and chrome://tracing open.
@@ -214,18 +238,35 @@ class Trace:
         UnsupportedError
             matplotlib is not installed; it comes with the extra ``graphpool[profile]``.
         """
-        timeline = as_simulation(self._run(run))
-        return draw(timeline, f"run {run}: {timeline.makespan * 1e3:.3g} ms")
+        steps = self._run(run)
+        origin, end = min(step.start_ns for step in steps), max(step.end_ns for step in steps)
+        unit, ns = time_unit(end - origin)
+        rows: dict[str, list[Bar]] = {f"stream {stream}": [] for stream in sorted({step.stream for step in steps})}
+        for step in steps:
+            span = (step.start_ns - origin) / ns, (step.end_ns - origin) / ns
+            rows[f"stream {step.stream}"].append(Bar(step.kind, step.op or step.kind, *span, 0, 1))
+        return draw_rows(rows, f"run {run}: {describe_time(end - origin)}", f"time since the first step ({unit})")
 
     def footprint(self, run: int = -1) -> Footprint:
-        """Bytes of temporaries in use over the time of a run; raises as `plot`, and once its program is gone."""
-        steps = self._run(run)
-        primitive = primitive_of(steps[0].program)
-        if primitive is None:
-            raise StateError(explain("the program of this run is gone", hint="keep the model until the trace is read"))
-        times = {step.step: (step.start_ns, step.end_ns) for step in steps}
-        buffers, arena_nbytes = primitive.buffers_of(steps[0].program)
-        return measure_footprint(buffers, times, arena_nbytes)
+        """Bytes of temporaries in use over the time of a run.
+
+        Parameters
+        ----------
+        run : int, default=-1
+            Position in `runs`; by default the last.
+
+        Returns
+        -------
+        footprint : Footprint
+
+        Raises
+        ------
+        StateError
+            The trace has not ended yet, or the program of the run is gone: keep the model until the trace is read.
+        InvalidArgumentError
+            There is no such run.
+        """
+        return _measure_run(self._run(run))
 
     def _run(self, run: int) -> tuple[TracedStep, ...]:
         runs = self.runs()
@@ -276,12 +317,16 @@ def trace_runs(model: Model, inputs: Mapping[str, Any], runs: int = 1, warm_up: 
     """Runs of a model, traced whole after some that were not."""
     for _ in range(warm_up):
         model.run(inputs)
-    forms = model.specialise(inputs).with_data_dependent_forms()
+    forms = model.specialise(inputs).with_inner()
     nsteps = sum(len(c.program) for form in forms for c in form.compiled if c.program is not None)
-    with trace(max(_PIECES, runs * nsteps * model.engine.threads)) as recorded:
-        for _ in range(runs):
-            model.run(inputs)
-    return recorded
+    capacity = max(_PIECES, runs * nsteps * model.engine.threads)
+    while True:
+        with trace(capacity) as recorded:
+            for _ in range(runs):
+                model.run(inputs)
+        if not recorded.dropped:
+            return recorded
+        capacity += 2 * recorded.dropped  # threads share a step in as many pieces as it happens
 
 
 def as_simulation(steps: tuple[TracedStep, ...]) -> Simulation:
@@ -296,6 +341,16 @@ def as_simulation(steps: tuple[TracedStep, ...]) -> Simulation:
         names[step.step] = step.kind
     start, end = ({step: span[k] for step, span in times.items()} for k in (0, 1))
     return Simulation(max(end.values()), start, end, dict(sorted(streams.items())), tuple(names))
+
+
+def _measure_run(steps: tuple[TracedStep, ...]) -> Footprint:
+    """The footprint of a run of a program; StateError once that is gone."""
+    primitive = primitive_of(steps[0].program)
+    if primitive is None:
+        raise StateError(explain("the program of this run is gone", hint="keep the model until the trace is read"))
+    times = {step.step: (step.start_ns, step.end_ns) for step in steps}
+    buffers, arena_nbytes = primitive.buffers_of(steps[0].program)
+    return measure_footprint(buffers, times, arena_nbytes)
 
 
 def _read(recorder: Recorder) -> list[TracedStep]:
@@ -339,6 +394,17 @@ def _slice(step: TracedStep, process: int, origin: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _counts(footprint: Footprint, process: int, origin: int) -> list[dict[str, Any]]:
+    """A counter track: one event for each time at which the bytes in use change."""
+    return [
+        {
+            "name": "arena in use", "ph": "C", "pid": process, "tid": 0,
+            "ts": (moment - origin) / _NS_PER_US, "args": {"bytes": nbytes},
+        }
+        for moment, nbytes in zip(footprint.times_ns, footprint.nbytes, strict=True)
+    ]  # fmt: skip
+
+
 # ---- footprint
 
 
@@ -365,18 +431,62 @@ class Footprint:
         """The most that was in use at once. Unit: bytes."""
         return max(self.nbytes, default=0)
 
+    def plot(self) -> Any:
+        """Draw the bytes in use over time, and the size of the arena.
+
+        Returns
+        -------
+        figure : matplotlib.figure.Figure
+            Not shown, and not registered with pyplot.
+
+        Raises
+        ------
+        UnsupportedError
+            matplotlib is not installed; it comes with the extra ``graphpool[profile]``.
+        """
+        origin, end = (self.times_ns[0], self.times_ns[-1]) if self.times_ns else (0, 0)
+        (x_unit, ns), (y_unit, size) = time_unit(end - origin), size_unit(self.arena_nbytes)
+        times, used = [(moment - origin) / ns for moment in self.times_ns], [nbytes / size for nbytes in self.nbytes]
+        figure = make_figure(9, 4.5)
+        axes = figure.subplots()
+        axes.axhline(self.arena_nbytes / size, color="0.3", label=f"arena: {describe_size(self.arena_nbytes)}")
+        axes.fill_between(
+            times, used, step="post", alpha=0.4, label=f"in use: {describe_size(self.peak_nbytes)} at most"
+        )
+        axes.set(xlabel=f"time since the first step ({x_unit})", ylabel=f"memory ({y_unit})", ylim=(0, None))
+        axes.margins(x=0)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        return figure
+
 
 def measure_footprint(
     buffers: Sequence[tuple[int, int, tuple[int, ...]]], times: Mapping[int, tuple[int, int]], arena_nbytes: int
 ) -> Footprint:
     """The footprint of a run by the start and end of its steps; `buffers` has (offset, size, steps) of temporaries."""
-    lives: list[tuple[int, int, int, int]] = []
+    lives = []
     for offset, nbytes, steps in buffers:
         spans = [times[step] for step in steps if step in times]
         if spans and nbytes:
             lives.append((min(s for s, _ in spans), max(e for _, e in spans), offset, offset + nbytes))
-    moments = sorted({life[0] for life in lives} | {life[1] for life in lives})
-    used = [_union((a, b) for start, end, a, b in lives if start <= moment < end) for moment in moments]
+    return _measure_lives(lives, arena_nbytes)
+
+
+def measure_tenants(tenants: Iterable[ArenaTenant], form: Executable) -> Footprint:
+    """The footprint of a run of a model by what its arena held."""
+    return _measure_lives([(t.start_ns, t.end_ns, t.offset, t.offset + t.nbytes) for t in tenants], form.arena_nbytes)
+
+
+def _measure_lives(lives: Iterable[tuple[int, int, int, int]], arena_nbytes: int) -> Footprint:
+    """The footprint of rows of start, end, first and last byte."""
+    coming = sorted(lives, reverse=True)
+    moments = sorted({life[0] for life in coming} | {life[1] for life in coming})
+    alive: list[tuple[int, int, int, int]] = []
+    used = []
+    for moment in moments:
+        while coming and coming[-1][0] <= moment:
+            alive.append(coming.pop())
+        alive = [life for life in alive if life[1] > moment]
+        used.append(_union((low, high) for _, _, low, high in alive))
     return Footprint(tuple(moments), tuple(used), arena_nbytes)
 
 

@@ -36,7 +36,10 @@
     collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
-    data_dependent.py  the part of it whose shapes follow from what a run computes: a model of its own
+    inner_models.py host functions that run models of their own:
+                    data_dependent.py: the part whose shapes follow from what a run computes,
+                    branches.py: one of two, loop.py: a body so many times; trip_places.py: where its trips
+                    read and write
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   a form of a model: compiled partitions and host functions over one arena
@@ -52,7 +55,7 @@
     form_charge.py  what the budget is charged for it
     _form_run.pyx   a run of a form: leases an arena, binds arrays, calls the steps, collects results
     runner.py       how it runs on addresses: where its tensors lie, and which calls its steps are
-    _step_call.pyx  a program on addresses that the runner knows, which `execute` would check tensors for
+    _step_call.pyx  a program on addresses that the runner knows, which `execute` would check; a loop's trips
     session.py      Session: runs of a model that share states, in memory of its own
     session_states.py  which outputs are inputs of the next run; held_states.py: forms for the memory where they stay
     state_buffers.py   that memory, shared by forks

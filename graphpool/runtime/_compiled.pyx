@@ -19,7 +19,9 @@ import warnings
 from . import blas_threads
 from .scheduling import SEQUENTIAL
 from ._program import FIRST_EXTERNAL
+from graphpool.drawing import describe_size
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, brief, check_choice, explain
+from graphpool.notebook import brief_list, html_table
 
 cdef enum:
     MAX_PORTS = 4096
@@ -149,8 +151,18 @@ cdef class CompiledPartition:
     def resized(self, Program program not None, dict ports, shared=None):
         """Another one like it for other sizes, open; its constants are this one's, which must stay open.
 
-        `ports` are the logical tensors that differ, by position, inputs first. With `shared`, executions have their
-        temporaries there.
+        Parameters
+        ----------
+        program : Program
+            The steps for these sizes.
+        ports : dict
+            Position, inputs first -> the logical tensor there, where it differs.
+        shared : optional
+            Arenas in which executions have their temporaries; by default it has its own.
+
+        Returns
+        -------
+        compiled : CompiledPartition
         """
         cdef CompiledPartition other = self.copy(self.engine)
         cdef int64_t k
@@ -221,6 +233,15 @@ cdef class CompiledPartition:
     def query_logical_tensor(self, id):
         """The logical tensor of a port with shape, layout and size settled.
 
+        Parameters
+        ----------
+        id : int
+            Of a port.
+
+        Returns
+        -------
+        tensor : LogicalTensor
+
         Raises
         ------
         InvalidArgumentError
@@ -234,7 +255,12 @@ cdef class CompiledPartition:
         )
 
     def predict_peak(self, executions=1):
-        """Memory that the engine will have handed out at most for `executions` at once, tensors not counted.
+        """Memory that the engine will have handed out at most for executions at once, tensors not counted.
+
+        Parameters
+        ----------
+        executions : int, default=1
+            How many at once.
 
         Returns
         -------
@@ -384,7 +410,19 @@ cdef class CompiledPartition:
         return self.all_constants().own(part, tuple(inputs), stream.team)
 
     def replace_constant(self, int64_t part, tuple key, buffer, inputs):
-        """Let executions with these inputs use that form from now on, whatever the cache does."""
+        """Let executions with given inputs use a form of a constant from now on, whatever the cache does.
+
+        Parameters
+        ----------
+        part : int
+            Index in `primitive.constant_parts`.
+        key : tuple
+            Of the form, as the cache knows it.
+        buffer : ConstantBuffer
+            The form; kept.
+        inputs : sequence of Tensor
+            As for `prepare`.
+        """
         self.all_constants().stand_in(part, key, buffer, tuple(inputs))
 
     cdef int _run(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1:
@@ -622,6 +660,14 @@ cdef class CompiledPartition:
         state = ", closed" if self.closed else ""
         return (f"CompiledPartition({self.partition!r}, scratchpad {self.scratchpad_nbytes} bytes, "
                 f"{', '.join(self.implementations)}{state})")
+
+    def _repr_html_(self):
+        """For notebooks."""
+        sides = {side: brief_list(getattr(self, side)) for side in ("inputs", "outputs")}
+        rows = {"kernels": brief_list(self.implementations) if self.implementations else "on the host"} | sides
+        rows["scratchpad"] = describe_size(self.scratchpad_nbytes)
+        state = ", closed" if self.closed else ""
+        return html_table(f"CompiledPartition of {self.partition.kind}{state}", rows)
 
 
 def _recompile(partition, inputs, outputs, engine, modes):

@@ -38,7 +38,9 @@ cdef class FormRun:
     # Idle ones by address, which all arenas without bytes share; a list frees its memory when the last one is taken.
     cdef dict frames
     cpdef dict run(self, inputs, outputs=*, held=*)
-    cdef dict _run(self, Frame frame, inputs, dict given, dict fresh)
+    cdef object _use(self, inputs, dict given, work)
+    cdef object _work(self, Frame frame, inputs, dict given, dict fresh, work)
+    cdef dict _run_once(self, Frame frame, dict given)
     cdef dict _given(self, outputs, held)
     cdef list _missing(self, dict given)
     cdef Frame _take_room(self, dict given, dict fresh)

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from graphpool.memory._arrays import ArrayAllocator
 
@@ -10,6 +10,8 @@ from .form_sizes import Described
 from .host_budget import HostBudget
 from .model_form import ModelForm
 from .shared_arenas import SharedArenas
+
+V = TypeVar("V")
 
 class Frame:
     """What one run at a time uses: values by tensor id, addresses in one arena, and the calls in order."""
@@ -52,3 +54,4 @@ class FormRun:
         outputs: Mapping[str, Any] | None = None,
         held: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]: ...
+    def use(self, inputs: Mapping[str, Any], given: dict[str, Any], work: Callable[[Frame], V]) -> V: ...

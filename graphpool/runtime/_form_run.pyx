@@ -20,7 +20,7 @@ from graphpool.errors import OutOfMemoryError
 
 from . import blas_threads
 from ._trace import current
-from .data_dependent import in_data_dependent_part
+from .inner_models import is_inner
 from .model_port import check_output
 
 cdef enum:
@@ -95,24 +95,39 @@ cdef class FormRun:
 
     cpdef dict run(self, inputs, outputs=None, held=None):
         """Outputs by name, see `Executable.run`; those of `outputs`, and of `held`, are written there."""
-        cdef dict given = self._given(outputs, held), fresh = {}
+        return self._use(inputs, self._given(outputs, held), None)
+
+    def use(self, inputs, dict given not None, work not None):
+        """What `work` returns, given a frame on which the arrays of a run are in place: those of `given` are written.
+
+        The frame, its arena and the arrays are its own until it returns.
+        """
+        return self._use(inputs, given, work)
+
+    cdef object _use(self, inputs, dict given, work):
+        """As `use`; the outputs of a run where `work` is None."""
+        cdef dict fresh = {}
         cdef Frame frame = self._take_room(given, fresh)
         try:
             if not self.uses_blas:
-                return self._run(frame, inputs, given, fresh)
+                return self._work(frame, inputs, given, fresh, work)
             blas_threads.enter()    # once around all partitions: theirs only count then
             try:
-                return self._run(frame, inputs, given, fresh)
+                return self._work(frame, inputs, given, fresh, work)
             finally:
                 blas_threads.leave()
         finally:
             self._give_back(frame)
 
-    cdef dict _run(self, Frame frame, inputs, dict given, dict fresh):
-        """Run on the arena of a frame."""
-        if self.host_budget is not None:
+    cdef object _work(self, Frame frame, inputs, dict given, dict fresh, work):
+        """Bind the arrays and work on the arena of a frame."""
+        if self.host_budget is not None and not is_inner():
             self.host_budget.start()
         self._bind(frame, inputs, given, fresh)
+        return self._run_once(frame, given) if work is None else work(frame)
+
+    cdef dict _run_once(self, Frame frame, dict given):
+        """Call the steps; the outputs."""
         recorder = current()
         if recorder is not None:
             self._run_recorded(frame, recorder)
@@ -154,7 +169,7 @@ cdef class FormRun:
                 lease.release()
                 self.arenas.shrink(self.arena_nbytes)   # larger ones may have been needed for other shapes
                 nbytes = self.check_room(self._missing(given))
-                if not budget.pending or in_data_dependent_part():
+                if not budget.pending or is_inner():
                     raise
             except BaseException:
                 lease.release()

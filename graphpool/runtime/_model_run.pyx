@@ -14,6 +14,7 @@ import logging
 
 from numpy import may_share_memory, ndarray
 
+from graphpool import spans
 from graphpool.errors import GraphpoolError, InvalidArgumentError, OutOfMemoryError, explain
 from graphpool.log import error_log, execute_log, profile_log
 
@@ -142,12 +143,16 @@ cdef class ModelRun:
         if outputs is not None:
             check_outputs(outputs, arrays, self.outputs)
         try:
-            if execute_log.isEnabledFor(INFO) or profile_log.isEnabledFor(INFO):
-                return self._run_logged(arrays, outputs)
-            return self.in_turn(self._run, arrays, outputs)
+            return self.run_in_turn(arrays, self._run, arrays, outputs)
         except GraphpoolError as error:
             error_log.info("%s: %s: %s", self.name, type(error).__name__, error)
             raise
+
+    def run_in_turn(self, dict arrays not None, work, *given):
+        """What `in_turn` returns of a run for these inputs; whoever listens is told of it."""
+        if spans.opener is not None or execute_log.isEnabledFor(INFO) or profile_log.isEnabledFor(INFO):
+            return self._run_told(arrays, work, *given)
+        return self.in_turn(work, *given)
 
     def in_turn(self, work, *given):
         """What a job returns that waits for memory, where the engine's queue lets it."""

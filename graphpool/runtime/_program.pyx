@@ -42,18 +42,24 @@ cdef extern from "Python.h" nogil:
 cdef extern from *:
     """
     #include <time.h>
+    #ifdef __APPLE__
+    #include <pthread.h>
+    #define GP_COARSE_CLOCK CLOCK_MONOTONIC
+    static inline int gp_is_main_thread(void) { return pthread_main_np(); }
+    #else
     #include <unistd.h>
     #include <sys/syscall.h>
+    #define GP_COARSE_CLOCK CLOCK_MONOTONIC_COARSE
+    static inline int gp_is_main_thread(void) { return syscall(SYS_gettid) == (long)getpid(); }
+    #endif
 
-    /* As gp_clock_ns, to the next tick of the kernel: a few nanoseconds. */
+    /* As gp_clock_ns; on Linux to the next tick of the kernel: a few nanoseconds. */
     static inline int64_t gp_coarse_ns(void)
     {
         struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+        clock_gettime(GP_COARSE_CLOCK, &now);
         return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     }
-
-    static inline int gp_is_main_thread(void) { return syscall(SYS_gettid) == (long)getpid(); }
     """
     int64_t gp_coarse_ns() nogil
     bint gp_is_main_thread() nogil

@@ -35,3 +35,21 @@ class StepPorts:
 class StepCall:
     def __init__(self, ports: StepPorts, program: Program, addresses: Addresses) -> None: ...
     def __call__(self) -> None: ...
+
+class Trips:
+    def __init__(
+        self,
+        addresses: Addresses,
+        calls: Sequence[object],
+        carried: Sequence[tuple[int, int, bool, int, int, int, int]],
+        read: Sequence[tuple[int, bool, int, int, int]],
+        written: Sequence[tuple[int, bool, int, int, int]],
+        counter: int,
+        first: int,
+        condition: int,
+        condition_at: int,
+    ) -> None: ...
+    @property
+    def is_ended(self) -> bool: ...
+    def content(self, number: int) -> int: ...
+    def run(self, most: int, time_ns: int) -> int: ...

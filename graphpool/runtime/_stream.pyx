@@ -66,7 +66,20 @@ cdef class Stream:
         return Event(self)
 
     def wait_event(self, Event event not None):
-        """Let work given to this stream from now on start only after `event`."""
+        """Let work given to this stream from now on start only after an event.
+
+        Parameters
+        ----------
+        event : Event
+            Of a stream of the same kind of engine.
+
+        Raises
+        ------
+        InvalidArgumentError
+            It is of another kind of engine.
+        StateError
+            The stream is closed.
+        """
         self._check_open()
         if event.stream.engine.kind != self.engine.kind:
             raise InvalidArgumentError(

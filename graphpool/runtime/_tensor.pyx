@@ -174,6 +174,11 @@ cdef class Tensor:
     def rebind(self, data):
         """Put other data of the same description in place of the user's; None leaves the tensor without data.
 
+        Parameters
+        ----------
+        data : array or None
+            As for the constructor.
+
         Raises
         ------
         StateError

@@ -152,15 +152,15 @@ class DeclaredShapes:
         return OutOfMemoryError(message, **{**error.fields, "largest": largest})
 
     def peak(
-        self, kept_nbytes: int, mapped_nbytes: int, engine: Engine, outputs: bool, data_dependent_nbytes: int = 0
+        self, kept_nbytes: int, mapped_nbytes: int, engine: Engine, outputs: bool, inner_nbytes: int = 0
     ) -> RangePeak:
         """The most that a run takes, beside so much that is kept for all shapes, and so much of mapped files.
 
-        `data_dependent_nbytes` is a bound of what the data-dependent part takes.
+        `inner_nbytes` is a bound of what models inside the forms take.
         """
         worst = self._worst[outputs]
-        nbytes, point = kept_nbytes + worst.nbytes + data_dependent_nbytes, worst.point
-        is_exact = worst.found_nbytes == worst.nbytes and not data_dependent_nbytes
+        nbytes, point = kept_nbytes + worst.nbytes + inner_nbytes, worst.point
+        is_exact = worst.found_nbytes == worst.nbytes and not inner_nbytes
         for other in self._points:
             other_nbytes = self._peak_at(self._ranges.shapes_at(other), outputs)
             if other_nbytes > nbytes or not point:

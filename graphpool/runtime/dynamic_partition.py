@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, brief, check_choice, explain
 from graphpool.graph.logical_tensor import LogicalTensor
+from graphpool.notebook import brief_list, html_table
 from graphpool.typing import UNKNOWN_DIM
 
 from ._compiled import SCRATCH_MODES, WEIGHTS_MODES, CompiledPartition, _recompile
@@ -143,6 +144,22 @@ class DynamicPartition:
         """The compiled partition for these inputs: shapes of outputs, scratchpad, implementations.
 
         It belongs to this object, which closes it when many other shapes were met since.
+
+        Parameters
+        ----------
+        inputs : iterable of Tensor or LogicalTensor
+            With shapes known; matched by id.
+
+        Returns
+        -------
+        compiled : CompiledPartition
+
+        Raises
+        ------
+        InvalidArgumentError
+            An input is neither, or its shape is not known.
+        InvalidShapeError
+            As `execute`.
         """
         use = self._enter_for(tuple(inputs))
         self._leave(use)
@@ -245,6 +262,12 @@ class DynamicPartition:
     def __repr__(self) -> str:
         state = ", closed" if self._forms.is_closed else ""
         return f"DynamicPartition({self.partition!r}, {', '.join(map(repr, self.inputs))}{state})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = {"inputs": brief_list(self.inputs), "outputs": brief_list(self.outputs)}
+        rows["shapes it is compiled for"] = str(len(self._forms.forms()))
+        return html_table(f"DynamicPartition of {self.partition.kind}{', closed' if self.is_closed else ''}", rows)
 
 
 class _Form(ResizableForm):

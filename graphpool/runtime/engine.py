@@ -9,10 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import log
+from ..drawing import describe_size
 from ..errors import InvalidArgumentError, StateError, UnsupportedError, explain
 from ..fork import Locked
 from ..memory import Budget, HostResource, LimitingResource, StatisticsResource
 from ..memory.user_planner import check_planner
+from ..notebook import brief_list, html_table
 from . import idle_decay
 from .allowed_memory import parse_memory_limit
 from .engine_constants import EngineConstants
@@ -195,7 +197,18 @@ class Engine(Locked):
         return self.model_memory.usage()
 
     def attach(self, dependent: Any) -> None:
-        """Remember something with ``close()`` that holds memory of this engine, weakly."""
+        """Remember, weakly, something that holds memory of this engine, to close it with the engine.
+
+        Parameters
+        ----------
+        dependent : object
+            Has a method ``close()``.
+
+        Raises
+        ------
+        StateError
+            The engine is closed.
+        """
         with self._lock:
             self._dependents.add(dependent)  # first: `close` either sees it, or was called before and is seen below
         if self.is_closed:
@@ -267,3 +280,16 @@ class Engine(Locked):
         limit = "" if self.memory_limit is None else f", memory_limit={self.memory_limit / 2**20:g} MiB"
         state = ", closed" if self.is_closed else ""
         return f"Engine({self.kind}:{self.index}, threads={self.threads}{limit}{state})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        held = {name: describe_size(nbytes) for name, nbytes in self.budget.holdings().items() if nbytes}
+        rows: dict[str, object] = {
+            "threads": self.threads,
+            "memory limit": "none" if self.memory_limit is None else describe_size(self.memory_limit),
+            "in use": describe_size(self.budget.in_use),
+            "most in use": describe_size(self.budget.peak),
+            "models": brief_list([usage.name for usage in self.models()]),
+        }
+        title = f"Engine {self.kind}:{self.index}{', closed' if self.is_closed else ''}"
+        return html_table(title, rows | {f"in use by {name.replace('_', ' ')}": size for name, size in held.items()})

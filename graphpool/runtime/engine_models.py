@@ -14,7 +14,7 @@ from graphpool.fork import Locked
 from graphpool.memory._budget import IDLE_PRIMITIVES
 
 from ._counters import UseClock
-from .model_memory import Candidate
+from .model_memory import Candidate, ModelCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -62,6 +62,7 @@ class EngineModels(Locked):
         super().__init__()
         self._primitives, self.constants, self._budget = primitives, constants, budget
         self._models: WeakSet[ModelMemory] = WeakSet()
+        self._ended: dict[str, ModelCounts] = {}  # by name, of models that are closed
         self.uses = UseClock()
         self.pack_s_per_byte = 1 / BYTES_PER_S  # of the model that has packed last: what others are taken to need
         self._in_vain: tuple[ModelMemory, int, int] | None = None  # who missed how much room, and when
@@ -78,6 +79,24 @@ class EngineModels(Locked):
         """One model more, until it is collected or closed."""
         with self._lock:
             self._models.add(model)
+
+    def end(self, model: ModelMemory) -> None:
+        """A model is closed: what it has counted stays. Idempotent."""
+        with self._lock:
+            if model in self._models:
+                self._models.discard(model)
+                self._ended[model.name] = self._ended.get(model.name, ModelCounts()) + model.counts()
+
+    def counts(self) -> dict[str, ModelCounts]:
+        """Runs and compilations by name, of models that are closed too, so that they only grow.
+
+        A run that ends after its model was closed is not counted.
+        """
+        with self._lock:
+            found = dict(self._ended)
+            for model in self._models:
+                found[model.name] = found.get(model.name, ModelCounts()) + model.counts()
+        return found
 
     def _open(self) -> list[ModelMemory]:
         """Those that are not closed."""

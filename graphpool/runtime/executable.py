@@ -7,25 +7,28 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from graphpool.errors import StateError, explain
 
 from ._result_arrays import ResultArrays
 from ._stream import Stream
-from .data_dependent import DataDependentPart
 from .form_charge import FormCharge
 from .form_constants import FormConstants
 from .form_plan import FormPlan
 from .form_steps import FormSteps
+from .inner_models import InnerModels
 from .model_step import is_plain
 from .primitive import forget_program
 from .resizable_form import ResizableForm
 from .runner import Runner
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
+from .trip_places import TripPlaces
 from .variable_form import SizedTensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     from graphpool._size_bounds import SizeBounds
     from graphpool._size_program import SizeValues
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .form_plan import RangeLayout
     from .held_states import HeldStates
+    from .loop import LoopPorts
     from .model_form import Fallback, ModelForm
     from .model_step import ModelStep
     from .packed_weight import PackedWeight
@@ -241,6 +245,65 @@ class Executable(ResizableForm):
             raise StateError(explain("the form is closed", hint="specialise the model again"))
         return self.runner.run(inputs, outputs, held)
 
+    def output(self, name: str) -> tuple[tuple[int, ...], Any] | None:
+        """Shape and type of an output; None where they follow from contents, or it is no array."""
+        tensor_id = self.form.outputs[name]
+        known = self._arrays.get(tensor_id)
+        if known is not None:
+            return known.shape, known.dtype
+        constant = self.form.constants.get(tensor_id)
+        return (constant.shape, constant.dtype) if isinstance(constant, np.ndarray) else None
+
+    def can_repeat(self, ports: LoopPorts, inputs: Mapping[str, Any]) -> bool:
+        """Whether a trip of a loop is calls of kernels alone, and leaves states as it found them but for elements."""
+        names = (*(name for _, name in ports.states), *(name for name, _ in ports.rows))
+        if not self.runner.can_repeat([name for name in (*names, ports.check) if name is not None]):
+            return False
+        states = [(inputs[source], self.output(target)) for source, target in ports.states]
+        return all(self.output(name) is not None for name, _ in ports.rows) and all(
+            found == (array.shape, array.dtype) and array.flags.c_contiguous for array, found in states
+        )
+
+    def repeat(
+        self,
+        ports: LoopPorts,
+        inputs: Mapping[str, Any],
+        scanned: Sequence[Any],
+        buffers: Sequence[tuple[Any, Any]],
+        rows: Sequence[tuple[Any, int]],
+        first: int,
+        most: int,
+        time_ns: int,
+    ) -> tuple[int, bool, list[Any]]:
+        """Make trips of a loop, where `can_repeat`: so many at most, and none begins after that time.
+
+        Parameters
+        ----------
+        ports : LoopPorts
+        inputs : mapping of str to ndarray
+            Of the first of these trips.
+        scanned : sequence of ndarray
+            Of which ``ports.scanned`` are rows.
+        buffers : sequence of (ndarray, ndarray)
+            For each state where the first trip writes it, and where the second one does.
+        rows : sequence of (ndarray, int)
+            Where the first trip writes each of ``ports.rows``, and the bytes from there to the next one.
+        first : int
+            Number of the first trip.
+        most : int
+        time_ns : int
+            Unit: nanoseconds.
+
+        Returns
+        -------
+        done, is_ended, states : int, bool, list of ndarray
+            How many trips there were, whether the last one said that no other follows, and what the states are now.
+        """
+        if self._is_closed:
+            raise StateError(explain("the form is closed", hint="specialise the model again"))
+        places = TripPlaces(ports, inputs, scanned, buffers, rows, first)
+        return self.runner.repeat(places, most, time_ns)
+
     def shape_of(self, output: str) -> tuple[int, ...] | None:
         """Shape of an output; None where it follows from contents."""
         tensor = self._tensors.get(self.form.outputs[output])
@@ -312,29 +375,31 @@ class Executable(ResizableForm):
         """What one run takes of the budget, see `Model.predict_peak`. Unit: bytes."""
         return self.kept_nbytes + self.run_nbytes
 
-    def data_dependent_nbytes(self) -> tuple[int, int]:
-        """What the data-dependent part takes beside that at most, as far as its extents are bounded.
+    def inner_nbytes(self, prepares: bool = False) -> tuple[int, int]:
+        """What models inside the form take beside that at most, as far as it is bounded.
 
-        Memory that is held between runs, and that of a run. Compiles it, if that was not done. Unit: bytes.
+        Memory that is held between runs, and that of a run. Compiles them, if that was not done: with `prepares` those
+        alone that are to be compiled with the form. Unit: bytes.
 
         Raises
         ------
         OutOfMemoryError
             The budget can never hold both at once.
         """
-        part = self.form.data_dependent
-        if part is None:
-            return 0, 0
-        [step] = [step for step in self._steps if step.function is part]
-        tensors = [self._tensors.get(i) for i in step.inputs]
-        kept, run = part.nbytes([t.shape if t is not None and is_plain(t) else None for t in tensors])
-        self._engine.budget.check(self.run_nbytes + run, holder=self._name)
+        kept, run = 0, 0
+        for step in self._steps:
+            if isinstance(step.function, InnerModels) and (step.function.is_prepared or not prepares):
+                tensors = [self._tensors.get(i) for i in step.inputs]
+                shapes = [t.shape if t is not None and is_plain(t) else None for t in tensors]
+                nbytes = step.function.nbytes(shapes)
+                kept, run = kept + nbytes[0], max(run, nbytes[1])
+        if run:
+            self._engine.budget.check(self.run_nbytes + run, holder=self._name)
         return kept, run
 
-    def with_data_dependent_forms(self) -> list[Executable]:
-        """The form, and those of its data-dependent part that were used last."""
-        part = self.form.data_dependent
-        return [self] if part is None else [self, *part.last_forms()]
+    def with_inner(self) -> list[Executable]:
+        """The form, and those of models inside it that were used last."""
+        return [self, *(form for inner in self.form.inner for form in inner.last_forms())]
 
     @property
     def sequential_peak_nbytes(self) -> int:
@@ -345,8 +410,9 @@ class Executable(ResizableForm):
     def implementations(self) -> tuple[tuple[str, ...], ...]:
         """What runs each partition: one name a kernel call.
 
-        There are none where its ops only change how memory is seen, or share the call of an earlier partition.
-        "data_dependent" is the part whose shapes follow from what a run computes.
+        There are none where its ops only change how memory is seen, or share the call of an earlier partition. What
+        runs models inside the form has one: "data_dependent" for the part whose shapes follow from what a run
+        computes, "loop", "branch".
         """
         names: dict[int, list[str]] = {}
         for compiled in self._origins:
@@ -359,7 +425,7 @@ class Executable(ResizableForm):
 
     def _name_host(self, partition: Partition) -> tuple[str]:
         function = self.form.host_functions.get(partition.ops[0].id)
-        return ("data_dependent",) if isinstance(function, DataDependentPart) else ("host",)
+        return (function.kind,) if isinstance(function, InnerModels) else ("host",)
 
     @property
     def fallbacks(self) -> tuple[Fallback | None, ...]:
@@ -392,8 +458,8 @@ class Executable(ResizableForm):
         self._arenas.leave(self._need_nbytes)
 
     def _free_shared(self) -> None:
-        if self.form.data_dependent is not None:
-            self.form.data_dependent.close()
+        for inner in self.form.inner:
+            inner.close()
         self._arenas.leave(self._need_nbytes)
         self._charge.release()
         for compiled in self._origins:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .data_dependent import DataDependentPart
+from .inner_models import InnerModels
 from .model_step import find_buffers, is_plain, plan_arena
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _nbytes_of(tensors: Mapping[int, LogicalTensor], tensor_ids: Iterable[int]) 
 
 def _step_nbytes(tensors: Mapping[int, LogicalTensor], step: ModelStep) -> int:
     """Memory for the arrays of a host function. Unit: bytes."""
-    if isinstance(step.function, DataDependentPart):
-        return 0  # its model counts them
+    if isinstance(step.function, InnerModels):
+        return 0  # its models count them
     are_plain = all(is_plain(tensors[i]) for i in step.outputs)
     return _SMALL_NBYTES + _nbytes_of(tensors, step.outputs if are_plain else (*step.inputs, *step.outputs))

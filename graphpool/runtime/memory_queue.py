@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ._result_arrays import ResultArrays
 
-__all__ = ["ON_PRESSURE", "MemoryQueue"]
+__all__ = ["ON_PRESSURE", "MemoryQueue", "QueueStats"]
 
 ON_PRESSURE = ("refuse", "wait")
 _NO_FACTS = {"requested": 0, "in_use": 0, "limit": 0, "resource": "budget", "smallest_limit": None}
@@ -31,6 +31,27 @@ _PAUSE_S = 0.01
 """Before a job is tried again that fits beside what is kept."""
 
 V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """A queue at one moment.
+
+    Attributes
+    ----------
+    waiting : int
+        Jobs that wait now, or are tried again.
+    waits, timeouts : int
+        Jobs that found too little memory beside others and were tried in turn, and those of them that waited in vain;
+        since the queue was made.
+    waited_s : float
+        Their time until the end of the last trial, all together, of those that have ended. Unit: seconds.
+    """
+
+    waiting: int
+    waits: int
+    timeouts: int
+    waited_s: float
 
 
 @dataclass(eq=False)
@@ -85,6 +106,8 @@ class MemoryQueue(Locked):
         self._timeout_s = timeout_s
         self._budget = budget
         self._jobs = Jobs()
+        self._waits = self._timeouts = 0
+        self._waited_s = 0.0
         self._results: WeakKeyDictionary[ResultArrays, int] = WeakKeyDictionary()  # of models: the largest of a run
         self._reset()
         super().__init__()
@@ -142,6 +165,11 @@ class MemoryQueue(Locked):
         if self._line and not self._jobs.is_here:
             return self._try_in_turn(work, _no_nbytes, _Waiter(is_load=True))
         return self.run(work, _no_nbytes, is_load=True)
+
+    def stats(self) -> QueueStats:
+        """Counters."""
+        with self._lock:
+            return QueueStats(len(self._line), self._waits, self._timeouts, self._waited_s)
 
     # ---- forms of models
 
@@ -242,6 +270,8 @@ class MemoryQueue(Locked):
                     self._budget.wait_until(lambda: False, timeout_s=_PAUSE_S)
                 if monotonic() >= end_s:
                     break
+        with self._lock:
+            self._timeouts += 1
         what = f"found no memory within {self._timeout_s:g} s"
         raise MemoryTimeoutError(_describe(what, facts), **_NO_FACTS | facts)
 
@@ -255,13 +285,16 @@ class MemoryQueue(Locked):
 
     @contextmanager
     def _waiting(self, me: _Waiter) -> Iterator[None]:
+        begin_s = monotonic()
         try:
             with self._lock:
+                self._waits += 1
                 loads = [number for number, waiter in enumerate(self._line) if waiter.is_load]
                 self._line.insert(loads[0] if loads and not me.is_load else len(self._line), me)
             yield
         finally:
             with self._lock, suppress(ValueError):
+                self._waited_s += monotonic() - begin_s
                 self._line.remove(me)
             self._end(me)
 

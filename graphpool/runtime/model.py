@@ -8,7 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphpool.cache.process import borrow_packed, return_packed
+from graphpool.drawing import describe_size
 from graphpool.errors import InvalidArgumentError, StateError, check_choice, explain
+from graphpool.notebook import brief_list, html_table
 
 from .model_forms import ModelForms
 from .model_memory import Ranked
@@ -348,15 +350,37 @@ class Model(Ranked):
         """
         return self._forms.buffers(shapes)
 
+    def repeat(self, arrays: dict[str, Any], work: Callable[[Executable, Any], None]) -> None:
+        """Hand the form for dense arrays of all inputs, and them, to what makes trips of a loop on it.
+
+        Parameters
+        ----------
+        arrays : dict
+            Input name -> array.
+        work : callable
+            Called with the form and the arrays.
+        """
+        self._forms.repeat(arrays, work)
+
     def last_forms(self) -> list[Executable]:
-        """The form that was used last, and those of its data-dependent part; none before the first run."""
+        """The form that was used last, and those of models inside it; none before the first run."""
         return self._forms.last_forms()
 
     def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
-        """What runs take for these shapes at most, and for smaller ones: memory held between them, and for one.
+        """What runs take for given shapes, and for smaller ones, at most.
 
         Smaller shapes have programs of their own, as many as are kept, and some need another compilation, which is
-        counted once. Unit: bytes.
+        counted once.
+
+        Parameters
+        ----------
+        shapes : mapping
+            Input name -> shape.
+
+        Returns
+        -------
+        kept_nbytes, run_nbytes : int
+            Memory held between runs, and for one run. Unit: bytes.
         """
         return self._forms.bounded_nbytes(shapes)
 
@@ -435,6 +459,11 @@ class Model(Ranked):
     def use_packed(self, source: PackedSource) -> None:
         """Take packed weights from a store from now on; those of the engine's memory that it has too are given up.
 
+        Parameters
+        ----------
+        source : PackedStore or SealedStore
+            Where they are looked for.
+
         Notes
         -----
         Threads: safe; what runs are using now stays until it is evicted.
@@ -503,3 +532,21 @@ class Model(Ranked):
         )
         state = ", closed" if self._forms.cache.is_closed else ""
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        ins, outs = ([f"{port.name}: {describe_port(port)}" for port in side] for side in (self.inputs, self.outputs))
+        rows: dict[str, object] = {"inputs": brief_list(ins), "outputs": brief_list(outs)}
+        rows["schedule"] = f"{self.options.policy}, {self.options.streams} streams at most"
+        if self.is_closed:
+            return html_table(f"Model {self.name}, closed", rows)
+        stats = self.stats()
+        rows |= {
+            "runs": stats.runs,
+            "specialised forms": stats.forms,
+            "arenas": describe_size(stats.arena_nbytes),
+            "constants": describe_size(stats.constants_nbytes),
+            "packed constants": describe_size(stats.cached_nbytes),
+            "programs": describe_size(stats.programs_nbytes),
+        }
+        return html_table(f"Model {self.name}", rows)

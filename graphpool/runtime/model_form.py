@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .inner_models import InnerModels
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphpool.graph.graph import Graph
 
-    from .data_dependent import DataDependentPart
     from .host_budget import HostBudget
 
 __all__ = ["Fallback", "HostFunction", "ModelForm"]
@@ -59,7 +60,7 @@ class ModelForm:
     inputs, outputs : mapping of str to int
         Name -> tensor id. An output may be an input or a constant, and two outputs may be one tensor.
     host_functions : mapping of int to HostFunction
-        Op id -> what runs a ``Wildcard``.
+        Op id -> what runs a ``Wildcard``. `inner` are those that run models of their own, closed with the form.
     precomputed : tuple of str
         Names of the importer's nodes that it computed itself from the contents of inputs.
     weights : mapping of str to int
@@ -70,8 +71,6 @@ class ModelForm:
         What the host functions of one run may take.
     fallbacks : mapping of int to Fallback
         Op id -> what its host function stands for.
-    data_dependent : DataDependentPart, optional
-        The one of the host functions that runs all whose shapes follow from what a run computes; closed with the form.
     names : mapping of int to str
         Tensor id -> name that the importer has for it, as far as it has one.
     """
@@ -86,5 +85,9 @@ class ModelForm:
     forget: Callable[[Any, Any], None] | None = None
     host_budget: HostBudget | None = None
     fallbacks: Mapping[int, Fallback] = field(default_factory=dict)
-    data_dependent: DataDependentPart | None = None
     names: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def inner(self) -> tuple[InnerModels, ...]:
+        """The host functions that run models of their own."""
+        return tuple([found for found in self.host_functions.values() if isinstance(found, InnerModels)])

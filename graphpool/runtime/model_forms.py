@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from graphpool import spans
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.log import compile_log, execute_log, is_on, profile_log
 from graphpool.memory._arrays import ArrayAllocator
@@ -162,13 +163,24 @@ class ModelForms(ModelRun):
 
     # ---- running
 
-    def _run_logged(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _run_told(self, arrays: Mapping[str, Any], work: Callable[..., V], *given: Any) -> V:
         shapes, start = describe_shapes(arrays), time.perf_counter()
         execute_log.info("%s: runs for %s", self.name, shapes)
-        results = self.in_turn(self._run, arrays, outputs)
-        ms, arena_nbytes = (time.perf_counter() - start) * 1e3, self._arenas.current().nbytes
+        with spans.span(f"execute {self.name}", model=self.name, shapes=shapes) as note:
+            results = self.in_turn(work, *given)
+            arena_nbytes = self._arenas.current().nbytes
+            note(arena_nbytes=arena_nbytes)
+        ms = (time.perf_counter() - start) * 1e3
         profile_log.info("%s: ran for %s in %.3g ms, arena %d bytes", self.name, shapes, ms, arena_nbytes)
         return results
+
+    def repeat(self, arrays: dict[str, Any], work: Callable[[Executable, Any], None]) -> None:
+        """Hand the form for these inputs, made if need be, and them, to what makes trips of a loop on it."""
+        use = self.enter(arrays)
+        try:
+            work(use.executable, arrays)
+        finally:
+            self.cache.leave(use, runs=1)
 
     # ---- forms
 
@@ -211,8 +223,8 @@ class ModelForms(ModelRun):
         return kept[-1] if kept else self.at(None)
 
     def last_forms(self) -> list[Executable]:
-        """The one that was used last, if any, with those of its data-dependent part."""
-        return [form for kept in self.cache.forms()[-1:] for form in kept.with_data_dependent_forms()]
+        """The one that was used last, if any, with those inside it."""
+        return [form for kept in self.cache.forms()[-1:] for form in kept.with_inner()]
 
     @collection_paused()
     def _make(
@@ -268,13 +280,31 @@ class ModelForms(ModelRun):
         is_planned: bool = False,
     ) -> Executable:
         """A form for these shapes, in which sizes may vary."""
-        start = time.perf_counter()
+        start, described = time.perf_counter(), describe_shapes(shapes)
+        with spans.span(f"compile {self.name}", model=self.name, shapes=described) as note:
+            made = self._compile_form(shapes, deciding, variable, states, is_planned)
+            note(
+                partitions=len(made.partitions), programs_nbytes=made.programs_nbytes,
+                constants_nbytes=made.constants_nbytes, arena_nbytes=made.arena_nbytes,
+            )  # fmt: skip
+        if is_on(compile_log):
+            self._tell_compiled(made, described, (time.perf_counter() - start) * 1e3)
+        return made
+
+    def _compile_form(
+        self,
+        shapes: Mapping[str, Any],
+        deciding: Mapping[str, Any],
+        variable: VariableForm | None,
+        states: HeldStates | None,
+        is_planned: bool,
+    ) -> Executable:
         with self.memory.timed_compiling():
             loading = ArrayAllocator(self._engine.budget, f"loading of {self.name}")
             form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
             loading.hand_over()  # constants are charged as such
-            if form.data_dependent is not None:
-                form.data_dependent.attach(
+            for inner in form.inner:
+                inner.attach(
                     engine=self._engine, capacity=self.arguments["capacity"], schedule=self._options.policy,
                     streams=self._options.streams, weights=self._weights, stream=self.stream,
                 )  # fmt: skip
@@ -282,19 +312,17 @@ class ModelForms(ModelRun):
             held = None if states is None else states.sized(shapes)
             made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned)
             try:
-                made.data_dependent_nbytes()
+                made.inner_nbytes(prepares=True)
             except BaseException:
                 made.close()
                 raise
-        if is_on(compile_log):
-            self._tell_compiled(made, shapes, (time.perf_counter() - start) * 1e3)
         return made
 
-    def _tell_compiled(self, form: Executable, shapes: Mapping[str, Any], ms: float) -> None:
+    def _tell_compiled(self, form: Executable, shapes: str, ms: float) -> None:
         hosted = sum(fallback is not None for fallback in form.fallbacks)
         compile_log.info(
             "%s: compiled for %s in %.3g ms: %d partitions, %d on the host; programs %d, constants %d, arena %d bytes",
-            self.name, describe_shapes(shapes), ms, len(form.partitions), hosted, form.programs_nbytes,
+            self.name, shapes, ms, len(form.partitions), hosted, form.programs_nbytes,
             form.constants_nbytes, form.arena_nbytes,
         )  # fmt: skip
 
@@ -312,9 +340,9 @@ class ModelForms(ModelRun):
         self.declared.check_plannable()
         self.cache.exclusively(self.declared.prepare)
         mapped_nbytes = max((form.mapped_nbytes for form in self.variable), default=0)
-        data_dependent_nbytes = max((sum(form.data_dependent_nbytes()) for form in self.variable), default=0)
+        inner_nbytes = max((sum(form.inner_nbytes()) for form in self.variable), default=0)
         kept_nbytes = self.kept_nbytes() + self.sessions.nbytes
-        return self.declared.peak(kept_nbytes, mapped_nbytes, self._engine, outputs, data_dependent_nbytes)
+        return self.declared.peak(kept_nbytes, mapped_nbytes, self._engine, outputs, inner_nbytes)
 
     def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool) -> int:
         use = self._enter_shapes(shapes)
@@ -326,7 +354,7 @@ class ModelForms(ModelRun):
     def _peak_of(self, form: Executable, outputs: bool, sequential: bool = False) -> int:
         form.check_room(form.form.outputs if outputs else ())
         nbytes = form.sequential_peak_nbytes if sequential else form.peak_nbytes
-        nbytes += self.sessions.nbytes + sum(form.data_dependent_nbytes())
+        nbytes += self.sessions.nbytes + sum(form.inner_nbytes())
         if self.declared is not None:  # beside all forms of the ranges, which are kept
             nbytes += self.kept_nbytes(form) - form.kept_nbytes
         return nbytes if outputs else nbytes - form.results_nbytes
@@ -343,7 +371,7 @@ class ModelForms(ModelRun):
         use = self._enter_shapes(shapes)
         try:
             form = use.executable
-            kept, run = form.data_dependent_nbytes()
+            kept, run = form.inner_nbytes()
             others_nbytes = form.programs_nbytes + self.arguments["capacity"] * form.own_nbytes
             return form.kept_nbytes + others_nbytes + kept, form.run_nbytes + run
         finally:
@@ -401,11 +429,11 @@ class ModelForms(ModelRun):
         self._each_form(lambda form: form.look_again_for_constants())
 
     def _each_form(self, work: Callable[[Executable], None]) -> None:
-        """Do something with all forms, those behind extents that only a run tells included, while none is given up."""
+        """Do something with all forms, those of models inside them included, while none is given up."""
 
         def work_on_all() -> None:
             for kept in self.memory.forms():
-                for form in kept.with_data_dependent_forms():
+                for form in kept.with_inner():
                     work(form)
 
         self.cache.exclusively(work_on_all)

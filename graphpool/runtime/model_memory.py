@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .shared_arenas import SharedArenas
     from .variable_forms import VariableForms
 
-__all__ = ["Candidate", "ModelMemory", "ModelUsage", "Ranked", "check_priority", "shared_nbytes"]
+__all__ = ["Candidate", "ModelCounts", "ModelMemory", "ModelUsage", "Ranked", "check_priority", "shared_nbytes"]
 
 PATIENCE = 2.0
 """How many of its usual intervals a model may stay unused before its worth begins to fall."""
@@ -79,6 +79,23 @@ class ModelUsage:
         """All of it. Unit: bytes."""
         counts = self.packed_nbytes, self.constants_nbytes, self.programs_nbytes, self.forms_nbytes
         return sum(counts) + self.arenas_nbytes + self.results_nbytes + self.states_nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCounts:
+    """What the models of one name have done.
+
+    Attributes
+    ----------
+    runs, compilations : int
+        Runs that ended; how often one of them was compiled.
+    """
+
+    runs: int = 0
+    compilations: int = 0
+
+    def __add__(self, other: ModelCounts) -> ModelCounts:
+        return ModelCounts(self.runs + other.runs, self.compilations + other.compilations)
 
 
 class Candidate(NamedTuple):
@@ -265,12 +282,17 @@ class ModelMemory(Locked):
             self._is_closed = True
             contents, self._source = self._source, []
         self._order.constants.release(contents)
+        self._order.end(self)
 
     def forms(self) -> list[Executable]:
         """Those that are kept, and those that others are made of."""
         return list(dict.fromkeys([*self._forms.forms(), *self._variable]))
 
     # ---- for people
+
+    def counts(self) -> ModelCounts:
+        """What it has done so far."""
+        return ModelCounts(self._forms.runs, self._variable.compilations)
 
     def usage(self) -> ModelUsage:
         """What it holds now."""

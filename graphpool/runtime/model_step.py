@@ -12,7 +12,7 @@ from graphpool.memory import BufferInfo
 from graphpool.memory.user_planner import plan_with
 from graphpool.typing import DataType
 
-from .data_dependent import DataDependentPart
+from .inner_models import InnerModels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,18 +48,23 @@ class ModelStep:
         self, values: dict[int, Any], are_plain: Sequence[bool], budget: HostBudget | None, arrays: ArrayAllocator
     ) -> None:
         """Run the host function on the values of a run; `are_plain` says which outputs have a place already."""
-        if isinstance(self.function, DataDependentPart):  # its model checks, counts and names for itself
-            values.update(zip(self.outputs, self.function([values[i] for i in self.inputs], []), strict=True))
-            return
+        sources = [values[i] for i in self.inputs]
         targets = [values[i] if plain else None for i, plain in zip(self.outputs, are_plain, strict=True)]
+        if isinstance(self.function, InnerModels):  # which check, count and name for themselves
+            self._put(values, targets, self.function(sources, targets))
+            return
         if budget is not None:
             budget.spend(1, self.label)
         try:
-            results = arrays.call(self._call, [values[i] for i in self.inputs], targets)
+            results = arrays.call(self._call, sources, targets)
         except (LimitError, OutOfMemoryError):
             raise
         except Exception as error:
             raise self._host_error("failed", got=f"{type(error).__name__}: {error}") from error
+        self._put(values, targets, results)
+
+    def _put(self, values: dict[int, Any], targets: Sequence[Any], results: Sequence[Any]) -> None:
+        """Keep the results, or copy them to where they belong."""
         for tensor_id, target, result in zip(self.outputs, targets, results, strict=True):
             if target is None:
                 values[tensor_id] = result

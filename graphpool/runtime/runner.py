@@ -9,7 +9,7 @@ from ._form_run import FormRun, Frame
 from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
 from ._trace import clock_ns
-from .data_dependent import DataDependentPart
+from .inner_models import InnerModels
 from .model_step import is_plain
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .model_form import ModelForm
     from .model_step import ModelStep
     from .shared_arenas import SharedArenas
+    from .trip_places import TripPlaces
 
 __all__ = ["Runner"]
 
@@ -107,14 +108,29 @@ class Runner(FormRun):
         self._budget.check(nbytes, holder=self._results.holder)
         return nbytes
 
+    # ---- running
+
+    def can_repeat(self, outputs: Iterable[str]) -> bool:
+        """Whether kernels run all of it, and these outputs have places in memory."""
+        places = [self._form.outputs[name] for name in outputs]
+        return all(self._ports) and all(i in self._numbers for i in places)
+
+    def repeat(self, places: TripPlaces, most: int, time_ns: int) -> tuple[int, bool, list[Any]]:
+        """Trips of a loop, see `Executable.repeat`."""
+
+        def run(frame: Frame) -> tuple[int, bool, list[Any]]:
+            trips = places.trips(self._form, self._numbers, self._targets, frame)
+            done = trips.run(most, time_ns)
+            return done, trips.is_ended, places.states(trips)
+
+        return self.use(places.inputs, places.outputs, run)
+
     def _run_recorded(self, frame: Frame, recorder: Recorder) -> None:
         """Run and note the host functions; programs record their own steps."""
         for step, call in zip(self._steps, frame.calls, strict=True):
             start = clock_ns()
             call()
-            if step.compiled is None and not isinstance(
-                step.function, DataDependentPart
-            ):  # whose model notes its own steps
+            if step.compiled is None and not isinstance(step.function, InnerModels):  # which note their own steps
                 recorder.note(step.label, start, clock_ns())
 
     def _make_frame(self, address: int) -> Frame:

@@ -159,7 +159,7 @@ class Session:
             shapes = self._shapes_for(arrays)
             if outputs is not None:
                 check_outputs(outputs, arrays, self._output_names)
-            return self.model._forms.in_turn(self._run_once, arrays, outputs, shapes)
+            return self.model._forms.run_in_turn(arrays, self._run_once, arrays, outputs, shapes)
 
     def _run_once(
         self, given: Mapping[str, Any], outputs: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import OutOfMemoryError, StateError, explain
 from ..fork import Locked
 from ..memory._arena import ArenaPool
-from .data_dependent import in_data_dependent_part
+from .inner_models import is_inner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ class SharedArenas(Locked):
             pool = self._pool
             try:
                 if pool.nbytes >= nbytes:
-                    return pool.lease(timeout_s=0.0 if in_data_dependent_part() else None)
+                    return pool.lease(timeout_s=0.0 if is_inner() else None)
                 if self._is_closed:
                     raise StateError(explain(f"{self._name}: closed", hint="load the model or make the engine again"))
                 self.require(nbytes)

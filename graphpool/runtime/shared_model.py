@@ -27,7 +27,7 @@ _LEAST_NBYTES = 64 * 2**10
 
 
 class SharedModel:
-    """A handle of a model that other processes open; it pickles in less than 5 KB. `share` makes one.
+    """A handle of a model that other processes open, made by `share`; it pickles in less than 5 KB.
 
     Attributes
     ----------

@@ -86,7 +86,22 @@ class DependencyGraph:
         return len(self.costs)
 
     def with_costs(self, costs: Sequence[float] | None) -> DependencyGraph:
-        """The same graph with other costs; shares everything else. Raises `InvalidArgumentError` as the constructor."""
+        """The same graph with other costs; shares everything else.
+
+        Parameters
+        ----------
+        costs : sequence of float or None
+            One for each node; None for 1 each.
+
+        Returns
+        -------
+        graph : DependencyGraph
+
+        Raises
+        ------
+        InvalidArgumentError
+            As the constructor.
+        """
         twin = object.__new__(DependencyGraph)
         twin.__dict__.update(self.__dict__)
         twin.costs = as_costs(costs, self.num_nodes)
@@ -127,7 +142,23 @@ class DependencyGraph:
         return reach
 
     def tails(self, weights: Sequence[float] | None = None) -> list[float]:
-        """Weight of the heaviest path from each node to a sink, both included. Default weights: the costs."""
+        """Weight of the heaviest path from each node to a sink, both included.
+
+        Parameters
+        ----------
+        weights : sequence of float, optional
+            One for each node; by default the costs.
+
+        Returns
+        -------
+        tails : list of float
+            One for each node.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Not one finite number, 0 or more, for each node.
+        """
         weight = self.costs if weights is None else as_costs(weights, self.num_nodes, "weights")
         tail = [0.0] * self.num_nodes
         for u in reversed(self.order):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, explain
 
+from ..drawing import Bar, draw_rows
 from ..fork import cached_property
 from .instructions import AddEvent, Instruction, Run, SetStream, StreamBarrier, WaitEvent
 
@@ -104,7 +105,7 @@ class Schedule:
         return sum(isinstance(instruction, kind) for instruction in self.instructions)
 
     def plot(self, simulation: Simulation | None = None) -> Any:
-        """Draw the timeline of the streams, one row each.
+        """Draw the timeline of the streams, one row each; calls of one name have one colour, whatever number leads it.
 
         Parameters
         ----------
@@ -129,7 +130,15 @@ class Schedule:
             from .simulation import simulate
 
             simulation = simulate(self)
-        return draw(simulation, f"{self.policy}: makespan {simulation.makespan:g}")
+        names = simulation.names
+        rows = {
+            f"stream {key}": [
+                Bar(_kind(names[nodes[0]]), "+".join(names[v] for v in nodes), start, end, 0, 1)
+                for nodes, start, end in calls
+            ]
+            for key, calls in simulation.streams.items()
+        }
+        return draw_rows(rows, f"{self.policy}: makespan {simulation.makespan:g}", "time (unit of the costs)")
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.instructions))
@@ -141,25 +150,7 @@ class Schedule:
         )
 
 
-# ---- drawing
-
-
-def draw(simulation: Simulation, title: str) -> Any:
-    """A matplotlib figure with one row a stream."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        hint = "install the extra graphpool[profile]"
-        raise UnsupportedError(explain("a plot needs matplotlib", hint=hint), extra="profile") from error
-    figure = Figure(figsize=(10, 1 + 0.5 * max(len(simulation.streams), 1)), layout="constrained")
-    axes = figure.subplots()
-    for row, calls in enumerate(simulation.streams.values()):
-        for nodes, start, end in calls:
-            axes.barh(row, end - start, left=start, edgecolor="white", color=f"C{nodes[0] % 10}")
-            label = "+".join(simulation.names[v] for v in nodes)
-            axes.text((start + end) / 2, row, label, ha="center", va="center", fontsize=8, clip_on=True)
-    axes.set_yticks(range(len(simulation.streams)), [f"stream {key}" for key in simulation.streams])
-    axes.invert_yaxis()
-    axes.set_xlabel("time")
-    axes.set_title(title)
-    return figure
+def _kind(name: str) -> str:
+    """The kind of op in the name of a node, as in ``3 MatMul``."""
+    number, _, kind = name.partition(" ")
+    return kind if kind and number.isdecimal() else name

@@ -4,7 +4,7 @@ import pytest
 
 from graphpool.cache import Item
 from graphpool.cache.policies import LruPolicy, policy_names
-from graphpool.cache.traces import compare_policies, distinct_nbytes, plot_savings
+from graphpool.cache.traces import compare_policies, distinct_nbytes
 from graphpool.errors import InvalidArgumentError, UnsupportedError
 
 LOOP = [Item(key, 10, 1.0) for key in "abcd"] * 50
@@ -48,22 +48,17 @@ def test_nothing_to_replay():
     assert (row.best.achievable_share, row.best.bound_share) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("ending", ["png", "svg"])
-def test_plots(tmp_path, ending):
+def test_plots_have_a_line_a_policy_and_units():
     pytest.importorskip("matplotlib")
-    plot_savings(compare_policies(LOOP, [40, 20, 0]), tmp_path / f"savings.{ending}", title="a loop")
-    content = (tmp_path / f"savings.{ending}").read_bytes()
-    assert content.startswith(b"\x89PNG" if ending == "png" else b"<?xml")
+    figure = compare_policies(LOOP, [40, 20, 0]).plot("a loop")
+    [axes] = figure.axes
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("a loop", "capacity (bytes)", "cost saved (%)")
+    assert [line.get_label() for line in axes.lines] == policy_names()
+    assert all(list(line.get_xdata()) == [0, 20, 40] for line in axes.lines)
+    assert compare_policies([], []).plot().axes
 
 
-def test_a_format_that_cannot_be_drawn_is_refused(tmp_path):
-    pytest.importorskip("matplotlib")
-    with pytest.raises(InvalidArgumentError, match=r"accepted: \.png"):
-        plot_savings(compare_policies(LOOP, [20]), tmp_path / "savings.doc")
-    assert not list(tmp_path.iterdir())
-
-
-def test_plots_say_what_to_install(tmp_path, monkeypatch):
+def test_plots_say_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UnsupportedError, match=r"graphpool\[profile\]"):
-        plot_savings(compare_policies(LOOP, [20]), tmp_path / "savings.png")
+        compare_policies(LOOP, [20]).plot()

@@ -172,7 +172,7 @@ def test_debug_policy_is_one_op_each():
 
 
 def test_a_cycle_through_another_partition_is_refused():
-    """A and B may not merge while C, outside, reads A and feeds B (seed "graph programming model")."""
+    """A and B may not merge while C, outside, reads A and feeds B (oneDNN Graph's programming model)."""
     view = chain(("ReLU", [0]), ("MatMul", [1, 9]), ("Add", [1, 2]))
     pattern = Pattern("p", 1.0, "k", OpNode("Add", inputs={0: OpNode("ReLU")}))
     covers = cover(view, [FakeBackend("a", [pattern])], "fusion")

@@ -165,3 +165,10 @@ def write_bytes(address, nbytes, value):
 def read_bytes(address, nbytes):
     """A copy of memory."""
     return ctypes.string_at(address, nbytes)
+
+
+class HostBytes:
+    """Bytes of host memory, for tests that run on memory of other devices too."""
+
+    write = staticmethod(write_bytes)
+    read = staticmethod(read_bytes)

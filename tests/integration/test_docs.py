@@ -1,4 +1,7 @@
-"""The Python code of each page of the documentation runs as it stands, and its links lead somewhere."""
+"""The code of each page of the documentation runs as it stands and prints what the page shows; links lead somewhere.
+
+Outputs are compared but for what depends on the machine: see `tests.helpers.pages`.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,67 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+import graphpool as gp
+from tests.helpers.pages import (
+    ROOT,
+    command_blocks,
+    masked,
+    prepare_folder,
+    python_blocks,
+    renew,
+    run_commands,
+    run_python,
+)
+
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES = [page for page in PAGES if "_build" not in page.parts]
 WRITTEN_AT_BUILD = {ROOT / "docs" / "reference" / name for name in ("ops.md", "onnx-ops.md")}
-
-
-def _code(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def _label(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _code(page)], ids=_label)
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=_label)
 def test_code(page: Path, tmp_path: Path) -> None:
-    """In a process of its own, because pages set what holds for the whole process."""
-    command = [sys.executable, "-W", "error", "-c", "\n".join(_code(page))]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    prepare_folder(tmp_path)
+    for block, printed in run_python(page, tmp_path):
+        if block.output is not None:
+            assert masked(printed) == masked(block.output)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if command_blocks(page)], ids=_label)
+def test_commands(page: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    prepare_folder(tmp_path)
+    for block, printed in run_commands(page, tmp_path):
+        assert masked(printed) == masked(block.output or ""), block.code
+
+
+def test_outputs_are_renewed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("""```python\nprint(1)\n```\n\n```\n2\n```\n\n```sh\necho 3\n```\n\n```\n```\n""")
+    renew(page)
+    assert page.read_text() == """```python\nprint(1)\n```\n\n```\n1\n```\n\n```sh\necho 3\n```\n\n```\n3\n```\n"""
+
+
+@pytest.mark.slow
+def test_pictures(tmp_path: Path) -> None:
+    """The script draws just those that the concept pages show."""
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("onnx")
+    command = [sys.executable, str(ROOT / "docs" / "make_pictures.py"), str(tmp_path)]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=300)
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == {path.name for path in (ROOT / "docs" / "concepts").glob("*.png")}
+    shown = [page for page in PAGES if page.parent.name == "concepts"]
+    assert drawn == {name for page in shown for name in re.findall(r"\]\(([\w-]+\.png)\)", page.read_text())}
+
+
+def test_every_public_name_is_on_the_reference_page() -> None:
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    modules = {"cache", "memory", "onnx", "profile", "schedule"}
+    assert [name for name in gp.__all__ if name not in modules and not re.search(rf"\b{name}\b", page)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_label)

@@ -41,8 +41,11 @@ def test_every_folder_with_modules_is_a_package() -> None:
     assert [label(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
 
 
-def test_version_is_one() -> None:
-    assert graphpool.__version__ == SETTINGS["project"]["version"]
+def test_version_stands_in_one_file_and_is_cited() -> None:
+    assert SETTINGS["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "graphpool._version.__version__"}
+    assert "version" in SETTINGS["project"]["dynamic"]
+    assert f"\nversion: {graphpool.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## [{graphpool.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_dependencies_are_what_an_import_needs() -> None:

@@ -1,4 +1,7 @@
-"""What every resource does alike, alone or stacked."""
+"""What every resource does alike, alone or stacked.
+
+`tests/cuda/on_driver/test_contract.py` runs the same on memory of a GPU, with `host` and `content` of its own.
+"""
 
 import contextlib
 import random
@@ -8,7 +11,7 @@ import pytest
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError
 from graphpool.memory import HostResource
 from graphpool.typing import MemoryResource
-from tests.helpers.memory import RESOURCES, read_bytes, run_threads, write_bytes
+from tests.helpers.memory import RESOURCES, HostBytes, run_threads
 
 
 @pytest.fixture
@@ -16,6 +19,12 @@ def host():
     host = HostResource()
     yield host
     assert (host.count, host.nbytes) == (0, 0), "the test leaked"
+
+
+@pytest.fixture
+def content():
+    """How bytes at an address are written and read."""
+    return HostBytes
 
 
 @pytest.fixture(params=RESOURCES)
@@ -29,12 +38,12 @@ def test_follows_the_protocol(resource):
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 4096, 2**21 - 1, 2**21, 2**21 + 1, 5 * 2**20])
 @pytest.mark.parametrize("alignment", [1, 64, 4096, 2**21, 2**22])
-def test_memory_is_aligned_and_writable(resource, nbytes, alignment):
+def test_memory_is_aligned_and_writable(resource, content, nbytes, alignment):
     address = resource.allocate(nbytes, alignment)
     assert address > 0
     assert address % alignment == 0
-    write_bytes(address, nbytes, 0x5A)
-    assert read_bytes(address, nbytes) == b"\x5a" * nbytes
+    content.write(address, nbytes, 0x5A)
+    assert content.read(address, nbytes) == b"\x5a" * nbytes
     resource.deallocate(address, nbytes, alignment)
 
 
@@ -45,21 +54,21 @@ def test_zero_bytes_have_addresses_of_their_own(resource):
     resource.deallocate(second, 0)
 
 
-def test_live_blocks_do_not_overlap(resource):
+def test_live_blocks_do_not_overlap(resource, content):
     rng = random.Random(7)
     live = {}
     for step in range(300):
         if live and rng.random() < 0.5:
             address, (nbytes, mark) = live.popitem()
-            assert read_bytes(address, nbytes) == bytes([mark]) * nbytes
+            assert content.read(address, nbytes) == bytes([mark]) * nbytes
             resource.deallocate(address, nbytes)
         else:
             nbytes, mark = rng.choice([0, 1, 100, 3000, 2**21 + 5]), step % 251
             address = resource.allocate(nbytes)
-            write_bytes(address, nbytes, mark)
+            content.write(address, nbytes, mark)
             live[address] = (nbytes, mark)
     for address, (nbytes, mark) in live.items():
-        assert read_bytes(address, nbytes) == bytes([mark]) * nbytes
+        assert content.read(address, nbytes) == bytes([mark]) * nbytes
         resource.deallocate(address, nbytes)
 
 
@@ -104,7 +113,7 @@ def test_refuses_foreign_addresses_and_wrong_sizes(resource, host):
     resource.deallocate(address, 100)
 
 
-def test_serves_threads(resource, host):
+def test_serves_threads(resource, host, content):
     def churn(seed):
         rng, live = random.Random(seed), []
         for _ in range(150):
@@ -113,10 +122,10 @@ def test_serves_threads(resource, host):
             else:
                 nbytes = rng.randrange(1, 5000)
                 address = resource.allocate(nbytes)
-                write_bytes(address, nbytes, seed)
+                content.write(address, nbytes, seed)
                 live.append((address, nbytes))
         for address, nbytes in live:
-            assert read_bytes(address, nbytes) == bytes([seed]) * nbytes
+            assert content.read(address, nbytes) == bytes([seed]) * nbytes
             resource.deallocate(address, nbytes)
 
     run_threads(4, churn)

@@ -50,7 +50,7 @@ def placement_of(executables: list[Any]) -> str:
         p.backend.name if p.is_supported else "host"
         for e in executables
         for p, names in zip(e.partitions, e.implementations, strict=True)
-        if names != ("data_dependent",)
+        if names not in (("data_dependent",), ("loop",), ("branch",))
     }
     elsewhere = bool(backends - {"cpu"}) or any(executable.precomputed for executable in executables)
     if "cpu" in backends:
@@ -97,7 +97,7 @@ def _recorder(engine: Any, used: list[Any]) -> type:
         def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
             given = self._by_name(inputs)
             results = super().run(given)
-            used.extend(self.model.specialise(given).with_data_dependent_forms())
+            used.extend(self.model.specialise(given).with_inner())
             return results
 
     class Recorder(backend.GraphpoolBackend):

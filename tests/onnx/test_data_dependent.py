@@ -35,7 +35,7 @@ def make(nodes, outputs, inputs=None, opset=17):
 
 def data_dependent_of(model):
     """The data-dependent part of the form that was used last."""
-    return model._forms.last().form.data_dependent.model
+    return model._forms.last().form.inner[-1].model
 
 
 def feeds(count, n=60, seed=0):

@@ -8,7 +8,8 @@ import pytest
 import graphpool as gp
 from graphpool import demo
 from graphpool.profile import ArenaTenant, footprint, trace
-from graphpool.profile.picture import _end_in_place, _find_holes, picture_run
+from graphpool.profile.picture import _find_holes, picture_run
+from graphpool.profile.tenants import _end_in_place
 
 pytest.importorskip("onnx")
 from tests.cases.two_programs import INPUTS, SCRIPT, two_programs
@@ -60,7 +61,7 @@ def test_what_was_needed_is_what_a_trace_measured(name):
         assert engine.budget.peak == peak
         with trace() as recorded:
             model.run(given)
-        picture = picture_run(model.specialise(given), recorded, model.name, peak, engine.budget.peak)
+        picture = picture_run(model.specialise(given), recorded, (model.name, ""), peak, engine.budget.peak)
         assert picture.needed_nbytes == recorded.footprint().peak_nbytes
         assert picture.measured_nbytes == picture.predicted_nbytes
 

@@ -1,4 +1,5 @@
 import json
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -6,7 +7,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import graphpool as gp
-from graphpool.profile import trace
+from graphpool.profile import footprint, trace, tracing
+from tests.cases.two_programs import INPUTS, two_programs
 from tests.helpers.onnx_models import make_model
 from tests.helpers.tower_model import share_always
 
@@ -26,6 +28,40 @@ def test_a_trace_has_one_track_a_stream(model, inputs, tmp_path):
     for track in (0, 1):  # what one stream does never overlaps
         spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == track)
         assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(spans))
+
+
+def test_a_counter_tells_the_bytes_of_the_arena_in_use(model, inputs):
+    peak = footprint(model, inputs).needed_nbytes
+    with trace() as recorded:
+        for _ in range(3):
+            model.run(inputs)
+    by_program = [e for e in recorded.events() if e["ph"] == "C"]
+    recorded.name_ops(model.specialise(inputs))
+    by_model = [e for e in recorded.events() if e["ph"] == "C"]
+    assert max(e["args"]["bytes"] for e in by_program) <= max(e["args"]["bytes"] for e in by_model) == peak
+    assert {(e["name"], e["pid"]) for e in by_model} == {("arena in use", 0)}
+    assert sum(e["args"]["bytes"] == 0 for e in by_model) >= 3  # between runs nothing is
+
+
+def test_counters_of_two_programs_count_what_lies_between_them():
+    with gp.Engine(threads=2) as engine, gp.onnx.load(two_programs(), engine=engine) as loaded:
+        needed = footprint(loaded, INPUTS).needed_nbytes
+        with trace() as recorded:
+            loaded.run(INPUTS)
+        alone = max(recorded.footprint(run).peak_nbytes for run in range(len(recorded.runs())))
+        recorded.name_ops(loaded.specialise(INPUTS))
+        counted = [e["args"]["bytes"] for e in recorded.events() if e["ph"] == "C"]
+    assert alone < max(counted) == needed
+    assert counted[-1] == 0
+
+
+def test_runs_are_traced_whole_however_many_pieces_they_have(model, inputs, monkeypatch):
+    share_always(model, inputs)
+    monkeypatch.setattr(tracing, "_PIECES", 1)
+    monkeypatch.setattr(tracing, "trace", lambda capacity: trace(max(capacity // 8, 1)))
+    recorded = tracing.trace_runs(model, inputs, 3)
+    assert recorded.dropped == 0
+    assert [len(steps) for steps in recorded.runs()] == [7, 7, 7]
 
 
 def test_steps_and_runs(model, inputs):
@@ -78,7 +114,8 @@ def test_plot_has_a_row_a_stream(model, inputs):
         model.run(inputs)
     [axes] = recorded.plot().axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["stream 0", "stream 1"]
-    assert "ms" in axes.get_title()
+    assert re.fullmatch(r"run -1: [\d.]+ [µm]s", axes.get_title())
+    assert re.fullmatch(r"time since the first step \([µm]s\)", axes.get_xlabel())
 
 
 def test_steps_have_the_names_of_the_ops_that_they_compute():

@@ -54,7 +54,8 @@ def test_plot_has_a_row_a_stream_and_a_bar_a_call():
     figure = schedule.plot()
     [axes] = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["stream 0", "stream 1"]
-    assert len(axes.patches) == 4
+    assert len(axes.collections[0].get_paths()) == 4
+    assert axes.get_xlabel() == "time (unit of the costs)"
     assert {text.get_text() for text in axes.texts} == set(FORK.names)
     assert axes.get_title() == "list: makespan 8"
     assert schedule.plot(simulate(schedule, [1, 1, 1, 1])).axes[0].get_title() == "list: makespan 3"

@@ -53,6 +53,39 @@ static void update_last(const float *x, int64_t w, int32_t i, float *best, int32
     }
 }
 
+/* Whether the value x at place i comes before that at another one: it is larger, or their order says so. */
+static int is_better(float x, int64_t i, float best, int64_t index, int64_t is_last)
+{
+    if (x == best || (x != x && best != best))
+        return is_last ? i > index : i < index;
+    return x > best || x != x;
+}
+
+/* The place of the extreme in one dense line of GP_COLUMNS elements or more, which is read as rows of columns. */
+static int64_t find_in_line(const scan_params *p, const float *line)
+{
+    const int64_t nrows = p->axis / GP_COLUMNS;
+    const float sign = p->is_min ? -1 : 1;
+    float best[GP_COLUMNS], x[GP_COLUMNS], found = -INFINITY;
+    int32_t index[GP_COLUMNS] = {0};
+    int64_t place = p->is_last ? -1 : p->axis;
+    for (int64_t j = 0; j < GP_COLUMNS; j++)
+        best[j] = -INFINITY;
+    for (int64_t i = 0; i < nrows; i++) {
+        load_line(line + i * GP_COLUMNS, 1, GP_COLUMNS, sign, x);
+        (p->is_last ? update_last : update_first)(x, GP_COLUMNS, (int32_t)i, best, index);
+    }
+    for (int64_t j = 0; j < GP_COLUMNS; j++) {
+        const int64_t i = (int64_t)index[j] * GP_COLUMNS + j;
+        if (is_better(best[j], i, found, place, p->is_last))
+            found = best[j], place = i;
+    }
+    for (int64_t i = nrows * GP_COLUMNS; i < p->axis; i++)
+        if (is_better(sign * line[i], i, found, place, p->is_last))
+            found = sign * line[i], place = i;
+    return place;
+}
+
 GP_DEFINE_KERNEL(f32_arg_extreme)
 {
     const scan_params *p = params;
@@ -60,6 +93,12 @@ GP_DEFINE_KERNEL(f32_arg_extreme)
         const lines t = get_lines(p, task);
         float best[GP_COLUMNS], x[GP_COLUMNS];
         int32_t index[GP_COLUMNS] = {0};
+        if (p->axis_stride[0] == 1 && p->axis >= GP_COLUMNS) {
+            for (int64_t j = 0; j < t.w; j++)
+                ((int64_t *)args[1])[t.dst + j * p->width_stride[1]] =
+                    find_in_line(p, (const float *)args[0] + t.src + j * p->width_stride[0]);
+            continue;
+        }
         for (int64_t j = 0; j < GP_COLUMNS; j++)
             best[j] = -INFINITY;
         for (int64_t i = 0; i < p->axis; i++) {

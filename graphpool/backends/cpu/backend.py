@@ -8,6 +8,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ... import spans
 from ..._sizes import hint_of
 from ...cache import compiled_partition_cache, primitive_cache
 from ...graph.completion import complete_shapes
@@ -181,7 +182,9 @@ def _make_form(
     made: list[Primitive] = []
 
     def produce() -> Primitive:
-        made.append(make_primitive(key, partition, inputs, outputs, engine, options)[0])
+        with spans.span("compile partition", ops=len(partition.ops)) as note:
+            made.append(make_primitive(key, partition, inputs, outputs, engine, options)[0])
+            note(programs_nbytes=made[0].nbytes, arena_nbytes=made[0].program.arena_nbytes)
         return made[0]
 
     primitive: Primitive = cache.get_or_create(key, produce)

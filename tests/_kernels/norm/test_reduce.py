@@ -122,7 +122,19 @@ def test_epilogue(axes, isa):
 @pytest.mark.parametrize("is_min", [False, True])
 @pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((9,), 0), ((4, 80), 1), ((80, 4), 0), ((3, 6, 70), 1), ((0, 2), 1)], ids=str
+    ("shape", "axis"),
+    [
+        ((9,), 0),
+        ((4, 80), 1),
+        ((64,), 0),
+        ((1, 65), 1),
+        ((3, 2000), 1),
+        ((2, 3, 191), 2),
+        ((80, 4), 0),
+        ((3, 6, 70), 1),
+        ((0, 2), 1),
+    ],
+    ids=str,
 )
 def test_arg_extreme(shape, axis, is_last, is_min, isa):
     x = np.random.default_rng(1).integers(-3, 4, shape).astype(np.float32)
@@ -168,3 +180,12 @@ def test_bad_arguments():
         reduce("sum", (2, 3), (2,))
     with pytest.raises(InvalidShapeError, match="at least one element"):
         arg_extreme((2, 0), 1)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("value", [0.0, -np.inf, np.inf, np.nan])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_extreme_of_equal_elements(value, is_last, isa):
+    x = np.full((2, 150), value, np.float32)
+    y = execute(arg_extreme(x.shape, 1, select_last_index=is_last, isa=isa), x, Out((2,), "i8"))
+    assert y.tolist() == [149 if is_last else 0] * 2

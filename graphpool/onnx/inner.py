@@ -1,0 +1,400 @@
+"""Control flow whose course only a run tells: bodies and branches become models of their own, compiled for any extents.
+
+A body is walked once where its node stands, to find out what it gives; what comes of that walk is not kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool._sizes import is_variable
+from graphpool.errors import GraphpoolError, LimitError
+from graphpool.graph.shapes import are_equal
+from graphpool.runtime.branches import Branch, Branches
+from graphpool.runtime.loop import Loop, LoopPorts, Row
+from graphpool.runtime.model import Model
+from graphpool.runtime.model_port import ModelPort
+from graphpool.typing import DataType
+
+from .build import DataDependent, NotConvertible, Value, require
+from .data_dependent import OuterValues, SizeItems, size_name
+from .inline import goes_on, present, unroll_loop, unroll_scan
+from .node import names_read
+from .shape_values import ShapeArray
+from .types import make_port, make_type
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .inline import Path
+    from .node import Node, Subgraph
+    from .specialise import Specialiser
+    from .walk import Walk
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is known of a tensor that a body gives.
+
+    `dims` are None for an unknown rank, and have None for unknown sizes; `is_known` says that there are none of either.
+    """
+
+    dtype: DataType
+    dims: tuple[Any, ...] | None
+    is_known: bool = True
+
+    def opened(self) -> Given:
+        """Of the same rank, with all sizes unknown."""
+        return replace(self, dims=None if self.dims is None else (None,) * len(self.dims), is_known=False)
+
+    def joined(self, other: Given) -> Given:
+        """What holds for both."""
+        require(self.dtype is other.dtype, "branches or trips that give other types")
+        if self.dims is None or other.dims is None or len(self.dims) != len(other.dims):
+            return Given(self.dtype, None, False)
+        if self.is_known and other.is_known and are_equal(self.dims, other.dims):
+            return self
+        pairs = zip(self.dims, other.dims, strict=True)
+        dims = tuple([a if isinstance(a, int) and isinstance(b, int) and a == b else None for a, b in pairs])
+        return Given(self.dtype, dims, False)
+
+    def value(self, walk: Walk) -> Value:
+        """A result like this."""
+        if self.is_known and self.dims is not None:
+            return Value(None, walk.builder.new_tensor(self.dtype, self.dims))
+        return Value(
+            make_type(self.dtype, self.dims), walk.builder.new_tensor(None, None), data_dependent=DataDependent()
+        )
+
+
+class Inner:
+    """A graph among a node's attributes as a model.
+
+    `own` are the ports of its own inputs, `known` what is known of some of these; inputs that are None in place of a
+    port are known. `sizes` are as in `Specialiser`.
+    """
+
+    def __init__(
+        self,
+        walk: Walk,
+        node: Node,
+        graph: Subgraph,
+        path: Path,
+        own: Sequence[ModelPort],
+        known: dict[str, Any],
+        sizes: dict[str, SizeItems],
+    ) -> None:
+        self.outer = OuterValues(walk.builder)
+        nodes, constants = walk.owner.rewritten(graph, path)
+        for name in graph.captured:
+            self.outer.add(name, walk.value(name))
+        self._outer_shapes = [value.shape if value.is_plain else None for value in self.outer.read]
+        self._own = tuple(own)
+        types = {port.name: make_type(port.dtype, None) for port in own if port.dtype is not None}
+        names = tuple(dict.fromkeys(graph.outputs))
+        self._model = replace(
+            walk.owner.source, name=f"{walk.owner.source.name}, inside {node.label}",
+            inputs=(*own, *self.outer.ports), outputs=tuple([ModelPort(name, None, None) for name in names]),
+            input_types={**types, **self.outer.types}, constants={}, nodes=nodes, is_rewritten=True,
+        )  # fmt: skip
+        self._specialiser: Specialiser = walk.owner.data_dependent(
+            self._model, {**constants, **self.outer.constants, **known}, {**self.outer.sizes, **sizes}
+        )
+        self._graph = graph
+
+    def rehearse(self, walk: Walk, shapes: Sequence[Any]) -> tuple[list[Value], bool]:
+        """What the graph gives for these shapes of its own inputs, and whether kernels run all of it."""
+        names = [port.name for port in self._model.inputs]
+        return walk.rehearse(
+            self._specialiser, dict(zip(names, (*shapes, *self._outer_shapes), strict=True)), self._graph.outputs
+        )
+
+    def open(self, ports: Sequence[ModelPort], outputs: Sequence[str]) -> Any:
+        """What makes the model, with these ports in place of its own, and these outputs."""
+        inputs = (*ports, *self.outer.ports)
+        source = replace(self._model, inputs=inputs, outputs=tuple([ModelPort(name, None, None) for name in outputs]))
+
+        def make(**options: Any) -> Model:
+            self._specialiser.source = source
+            return Model(source.inputs, source.outputs, self._specialiser, name=source.name, **options)
+
+        return make
+
+
+def _given(value: Value) -> Given:
+    """What is known of a result of a rehearsal."""
+    if value.data_dependent is not None and value.data_dependent.parts:
+        assert value.data_dependent.dtype is not None  # of one with parts
+        return Given(value.data_dependent.dtype, value.data_dependent.dims, False)
+    if value.data_dependent is not None and value.type is not None:
+        port = make_port("", value.type)
+        require(port.dtype is not None, "a result that is no tensor of numbers")
+        assert port.dtype is not None  # required above
+        return Given(port.dtype, port.shape, False).opened()
+    require(value.is_plain and value.dtype.bits >= 8, "a result that is no tensor of numbers")
+    return Given(value.dtype, value.shape)
+
+
+def _dims(shape: Sequence[Any]) -> tuple[int | str, ...]:
+    """Dimensions of a port for this shape."""
+    return tuple([size_name(dim) if is_variable(dim) else int(dim) for dim in shape])
+
+
+# ---- If
+
+
+def branches(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
+    """If: a model for each branch, of which a run takes one."""
+    condition = present(inputs[0])
+    require(condition.is_plain, "a condition that is no tensor")
+    graphs = [node.attrs["else_branch"], node.attrs["then_branch"]]
+    inner = [Inner(walk, node, graph, (*path, number), [], {}, {}) for number, graph in enumerate(graphs)]
+    found, natives = zip(*(each.rehearse(walk, []) for each in inner), strict=True)
+    given = [_given(one).joined(_given(other)) for one, other in zip(*found, strict=True)]
+    reads = _Reads()
+    first = reads.place(condition)
+    places = [[reads.place(value) for value in each.outer.read] for each in inner]
+    parts = [
+        Branch(tuple(port.name for port in each.outer.ports), tuple(own), graph.outputs)
+        for each, own, graph in zip(inner, places, graphs, strict=True)
+    ]
+    makers = [each.open([], list(dict.fromkeys(graph.outputs))) for each, graph in zip(inner, graphs, strict=True)]
+    results = [known.value(walk) for known in given]
+    walk.add_inner(node, Branches(first, parts, makers), reads.values, results, all(natives))
+    return results
+
+
+class _Reads:
+    """Values that a function reads, each once."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+
+    def place(self, value: Value) -> int:
+        """The number of a value."""
+        for number, known in enumerate(self.values):
+            if known is value:
+                return number
+        self.values.append(value)
+        return len(self.values) - 1
+
+
+# ---- Loop and Scan
+
+
+@dataclass
+class _Repeated:
+    """A loop: its graph, of which the first input may count trips and the first output may end them.
+
+    `length` is the number of trips if it is known, `trips` brings it otherwise; `condition` that for the first trip.
+    """
+
+    graph: Subgraph
+    states: list[Value]
+    scanned: list[tuple[Value, bool]]
+    turned: list[bool]
+    length: Any = None
+    trips: Value | None = None
+    condition: Value | None = None
+    checks: bool = False
+
+
+_NUMBER = "number of the trip"
+
+
+def repeat_loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
+    """Loop: a model for the body; written out where trips would have shapes of their own, as far as that is allowed."""
+    trips, condition, *carried = inputs
+    graph = node.attrs["body"]
+    require(len(graph.inputs) == 2 + len(carried), "another number of states than inputs of the body")
+    repeated = _Repeated(graph, [present(value) for value in carried], [], [], checks=True)
+    if trips is not None and not isinstance(trips.content, ShapeArray) and trips.is_known:
+        repeated.length = max(int(np.asarray(trips.content).reshape(())), 0)
+    elif trips is not None:
+        require(trips.is_plain and prod(trips.shape) == 1, "a trip count that is no number")
+        repeated.trips = trips
+        if isinstance(trips.content, ShapeArray):
+            repeated.length = trips.content.items.reshape(())[()]
+    if condition is not None and condition.is_known:
+        if not np.asarray(condition.content).reshape(()):
+            repeated.length, repeated.trips = 0, None
+    elif condition is not None:
+        require(condition.is_plain and prod(condition.shape) == 1, "a condition that is no number")
+        repeated.condition = condition
+    body = _Body(walk, node, repeated, path)
+    if not body.is_steady:
+        unrolled: list[Value] | None = walk.attempt(partial(unroll_loop, walk, node, inputs, path))
+        if unrolled is not None:
+            return unrolled
+    return _repeat(walk, node, repeated, body)
+
+
+def repeat_scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
+    """Scan as from opset 9 on, see `repeat_loop`."""
+    attrs, values = node.attrs, [present(value) for value in inputs]
+    graph, count = attrs["body"], attrs["num_scan_inputs"]
+    nstates = len(values) - count
+    require(count > 0 and len(graph.inputs) == len(values), "another number of inputs than those of the body")
+    require(all(value.is_plain and value.shape for value in values[nstates:]), "something scanned is no array")
+    backwards = attrs.get("scan_input_directions") or attrs.get("directions") or [0] * count
+    axes = attrs.get("scan_input_axes") or [0] * count
+    scanned = [
+        (_moved(walk, value, axis % len(value.shape), 0), bool(back))
+        for value, axis, back in zip(values[nstates:], axes, backwards, strict=True)
+    ]
+    nrows = len(graph.outputs) - nstates
+    turned = [bool(back) for back in attrs.get("scan_output_directions") or [0] * nrows]
+    repeated = _Repeated(graph, values[:nstates], scanned, turned, length=scanned[0][0].shape[0])
+    require(all(are_equal(v.shape[:1], scanned[0][0].shape[:1]) for v, _ in scanned), "scans of other lengths")
+    body = _Body(walk, node, repeated, path)
+    if not body.is_steady:
+        unrolled: list[Value] | None = walk.attempt(partial(unroll_scan, walk, node, inputs, path))
+        if unrolled is not None:
+            return unrolled
+    results = _repeat(walk, node, repeated, body)
+    for number, axis in enumerate(attrs.get("scan_output_axes") or [0] * nrows, nstates):
+        if axis:
+            require(results[number].is_plain, "an axis of a result of unknown shape")
+            results[number] = _moved(walk, results[number], 0, axis % len(results[number].shape))
+    return results
+
+
+def _moved(walk: Walk, value: Value, source: int, target: int) -> Value:
+    """The value with an axis at another place."""
+    order = [axis for axis in range(len(value.shape)) if axis != source]
+    order.insert(target, source)
+    return value if source == target else walk.builder.emit("StaticTranspose", value, order=order)[0]
+
+
+def _repeat(walk: Walk, node: Node, repeated: _Repeated, body: _Body) -> list[Value]:
+    """The results of a loop that runs as a function."""
+    states = repeated.states
+    rows = body.given[len(states) :]
+    results = [(given.opened() if body.is_open else given).value(walk) for given in body.given[: len(states)]]
+    length = None if body.check is not None else repeated.length
+    for given in rows:
+        is_known = given.is_known and length is not None and not body.is_open and repeated.condition is None
+        inside = given.opened().dims if body.is_open else given.dims
+        dims = None if inside is None else (length if is_known else None, *inside)
+        results.append(Given(given.dtype, dims, is_known).value(walk))
+    shapes = [Row(tuple([dim if isinstance(dim, int) and not is_variable(dim) else 0 for dim in given.dims or ()]),
+                  given.dtype.numpy) for given in rows]  # fmt: skip
+    reads = [repeated.trips, repeated.condition, *states, *(value for value, _ in repeated.scanned)]
+    unique = _Reads()
+    places = [unique.place(value) for value in (*reads, *body.inner.outer.read) if value is not None]
+    function = Loop(
+        node.label, body.ports, shapes, body.make, walk.owner.source.bounds.host, places,
+        most=None if repeated.trips is not None or repeated.scanned else repeated.length,
+        takes_most=repeated.trips is not None, takes_condition=repeated.condition is not None,
+    )  # fmt: skip
+    walk.add_inner(node, function, unique.values, results, body.is_native)
+    return results
+
+
+class _Body:
+    """The body of a loop as a model, which takes the number of the trip as data, or as a size where that is needed."""
+
+    def __init__(self, walk: Walk, node: Node, repeated: _Repeated, path: Path) -> None:
+        self._walk, self._node, self._repeated, self._path = walk, node, repeated, path
+        self.is_extent = False
+        given = [*repeated.states, *(value for value, _ in repeated.scanned)]
+        require(all(value.is_plain and value.dtype.bits >= 8 for value in given), "what is no tensor of numbers")
+        try:
+            self._rehearse()
+        except (NotConvertible, GraphpoolError) as error:
+            if isinstance(error, LimitError) or not self._rehearse_with_extent():
+                raise
+        else:
+            if not self.is_native:
+                self._rehearse_with_extent()
+        self._finish()
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether shapes stay as they are from trip to trip, and kernels run all of it."""
+        return self.is_native and not self.is_open
+
+    def _rehearse_with_extent(self) -> bool:
+        """Walk the body with the number of the trip as a size; whether kernels run all of it then, else as before."""
+        graph = self._repeated.graph
+        if not self._repeated.checks or graph.inputs[0] not in names_read(graph.nodes, ()):
+            return False
+        before = self.__dict__.copy()
+        self.is_extent = True
+        try:
+            self._rehearse()
+            self.is_open = True
+            if self.is_native:
+                return True
+        except (NotConvertible, GraphpoolError) as error:
+            if isinstance(error, LimitError):
+                raise
+        self.__dict__.update(before)
+        return False
+
+    def _rehearse(self) -> None:
+        """Walk the body, and compare what it gives for states with what they were."""
+        repeated, graph = self._repeated, self._repeated.graph
+        known: dict[str, Any] = {}
+        sizes: dict[str, SizeItems] = {}
+        self.is_open = False
+        self.given = [Given(state.dtype, state.shape) for state in repeated.states]
+        if repeated.checks:
+            known[graph.inputs[1]] = np.array(True)
+        if self.is_extent:
+            items = np.empty((), object)
+            items[()] = _NUMBER
+            sizes[graph.inputs[0]] = SizeItems(items, np.int64)
+        self.inner = Inner(self._walk, self._node, graph, self._path, self._own(), known, sizes)
+        shapes = [value.shape for value in repeated.states] + [value.shape[1:] for value, _ in repeated.scanned]
+        if repeated.checks:
+            shapes.insert(0, (0, 1) if self.is_extent else ())
+        found, self.is_native = self.inner.rehearse(self._walk, shapes)
+        check = found.pop(0) if repeated.checks else None
+        self.has_check = check is not None and not (goes_on(graph) or (check.is_known and bool(np.all(check.content))))
+        starts, self.given = self.given, [_given(value) for value in found]
+        states = [start.joined(given) for start, given in zip(starts, self.given, strict=False)]
+        self.is_open = not all(state.is_known for state in states)
+        self.given[: len(states)] = states
+
+    def _own(self) -> list[ModelPort]:
+        """Ports of the body's own inputs."""
+        repeated, names = self._repeated, list(self._repeated.graph.inputs)
+        ports = []
+        if repeated.checks:
+            number, _, *names = names
+            if self.is_extent:
+                ports.append(ModelPort(_NUMBER, DataType.BOOLEAN, (0, None)))
+            else:
+                ports.append(ModelPort(number, DataType.S64, ()))
+        for name, value, given in zip(names, repeated.states, self.given, strict=False):
+            dims = _dims(value.shape) if not self.is_open else given.opened().dims
+            ports.append(ModelPort(name, value.dtype, dims))
+        rows = zip(names[len(repeated.states) :], repeated.scanned, strict=True)
+        return ports + [ModelPort(name, value.dtype, _dims(value.shape[1:])) for name, (value, _) in rows]
+
+    def _finish(self) -> None:
+        """Name what goes in and out."""
+        repeated, graph = self._repeated, self._repeated.graph
+        nstates, outputs = len(repeated.states), list(graph.outputs)
+        own = self._own()
+        inputs = [port.name for port in own]
+        counter = inputs.pop(0) if repeated.checks else None
+        self.check = outputs.pop(0) if repeated.checks else None
+        if not self.has_check:
+            self.check = None
+        turned = repeated.turned or [False] * (len(outputs) - nstates)
+        self.ports = LoopPorts(
+            states=tuple(zip(inputs[:nstates], outputs[:nstates], strict=True)),
+            scanned=tuple(zip(inputs[nstates:], [back for _, back in repeated.scanned], strict=True)),
+            rows=tuple(zip(outputs[nstates:], turned, strict=True)),
+            outer=tuple(port.name for port in self.inner.outer.ports),
+            counter=counter, is_extent=self.is_extent, check=self.check, is_open=self.is_open,
+        )  # fmt: skip
+        wanted = [*outputs, *([] if self.check is None else [self.check])]
+        self.make = self.inner.open(own, list(dict.fromkeys(wanted)))

@@ -1,0 +1,65 @@
+"""Branches of which only a run tells which one it takes: each is a model, compiled when it is first taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .inner_models import InnerModels, inner_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .model import Model
+
+__all__ = ["Branch", "Branches"]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Inputs of a branch by name, which of the function's tensors they are, and the names of its outputs in order."""
+
+    inputs: tuple[str, ...]
+    places: tuple[int, ...]
+    outputs: tuple[str, ...]
+
+
+class Branches(InnerModels):
+    """Runs one of two models.
+
+    Parameters
+    ----------
+    condition : int
+        Which of the function's tensors says whether the second one runs.
+    branches : sequence of Branch
+    makers : sequence of callable
+        Make the models.
+    """
+
+    kind = "branch"
+    is_prepared = False
+
+    def __init__(self, condition: int, branches: Sequence[Branch], makers: Sequence[Callable[..., Model]]) -> None:
+        super().__init__(*makers)
+        self._condition, self._branches = condition, tuple(branches)
+
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        """The results of the branch that is taken."""
+        taken = int(bool(np.asarray(inputs[self._condition]).reshape(())))
+        branch = self._branches[taken]
+        arrays = {name: inputs[place] for name, place in zip(branch.inputs, branch.places, strict=True)}
+        with inner_run():
+            found = self.open_model(taken).run(arrays)
+        return [found[name] for name in branch.outputs]
+
+    def nbytes(self, shapes: Sequence[Any]) -> tuple[int, int]:
+        """As of `InnerModels`; of both branches."""
+        kept, run = 0, 0
+        for number, branch in enumerate(self._branches):
+            given = {name: shapes[place] for name, place in zip(branch.inputs, branch.places, strict=True)}
+            if None not in given.values():
+                nbytes = self.open_model(number).bounded_nbytes(given)
+                kept, run = kept + nbytes[0], max(run, nbytes[1])
+        return kept, run

@@ -1,0 +1,313 @@
+"""Loops whose course only a run tells: the body is a model, and its trips are calls on other addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool.errors import InvalidShapeError, explain
+from graphpool.memory._arrays import ArrayAllocator
+
+from .inner_models import InnerModels, inner_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .executable import Executable
+    from .host_budget import HostBudget
+    from .model import Model
+
+__all__ = ["Loop", "LoopPorts", "Row"]
+
+_UNENDING = 2**62
+"""Trips of a loop without a trip count."""
+
+_CHUNK_NS = 50_000_000
+"""After which time is looked at, and the arena is given to others, between two trips."""
+
+_CHUNK_TRIPS = 2**16
+
+_OPEN_CAPACITY = 256
+"""Forms of a body to keep, each of some kilobytes, where trips have shapes of their own."""
+
+_FIRST_NBYTES = 2**20
+"""Of rows whose number is not known, before there are more."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What each trip gives for one output: its shape where it is known (0 for unknown sizes), and its type."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class LoopPorts:
+    """Inputs and outputs of a body.
+
+    Attributes
+    ----------
+    states : tuple of (str, str)
+        Input, and the output that it is in the next trip.
+    scanned : tuple of (str, bool)
+        Inputs of which each trip has another row of an array, and whether the last row comes first.
+    rows : tuple of (str, bool)
+        Outputs that are rows of an array, and whether the first trip gives the last row.
+    outer : tuple of str
+        Inputs that stay as they are.
+    counter : str or None
+        Input that counts the trips: a number, or the extent of an array without elements.
+    is_extent : bool
+        Which of both.
+    check : str or None
+        Output that says whether another trip follows; None for a body that always says so.
+    is_open : bool
+        Whether shapes may change from trip to trip.
+    """
+
+    states: tuple[tuple[str, str], ...]
+    scanned: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[str, bool], ...]
+    outer: tuple[str, ...]
+    counter: str | None
+    is_extent: bool
+    check: str | None
+    is_open: bool
+
+
+class Loop(InnerModels):
+    """Runs a body so many times, or until it says that no trip follows.
+
+    While shapes stay as they are and kernels run all of the body, trips cost no Python: see `Trips`. Other trips are
+    runs of the body's model.
+
+    Parameters
+    ----------
+    label : str
+        Of the node, for errors.
+    ports : LoopPorts
+    rows : sequence of Row
+        Of each of ``ports.rows``, for loops that make no trip.
+    make : callable
+        Makes the body's model.
+    budget : HostBudget
+        Counts trips and time, so that a loop comes to an end.
+    places : sequence of int
+        Which of the tensors of a call is each of those below.
+    most : int or None
+        Trip count; None where calls bring it as their first tensor, or what is scanned tells it.
+    takes_most, takes_condition : bool
+        Whether calls bring the trip count, and then a condition for the first trip.
+
+    Notes
+    -----
+    Calls take these, then the first contents of the states, what is scanned, and what is outer; they give the last
+    contents of the states, and the rows of all trips along a first axis. What is held for the states between trips, and
+    for rows whose number is not known, is charged to the engine's budget.
+    """
+
+    kind = "loop"
+
+    def __init__(
+        self,
+        label: str,
+        ports: LoopPorts,
+        rows: Sequence[Row],
+        make: Callable[..., Model],
+        budget: HostBudget,
+        places: Sequence[int],
+        most: int | None,
+        takes_most: bool,
+        takes_condition: bool,
+    ) -> None:
+        super().__init__(make)
+        self.label, self.ports, self.rows, self.budget = label, ports, tuple(rows), budget
+        self._places = tuple(places)
+        self._most, self._takes_most, self._takes_condition = most, takes_most, takes_condition
+
+    def attach(self, **options: Any) -> None:
+        """As of `InnerModels`; forms for shapes that change in trips are kept for the next call."""
+        capacity = max(options["capacity"], _OPEN_CAPACITY if self.ports.is_open else 0)
+        super().attach(**{**options, "capacity": capacity})
+
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        """See above."""
+        given = iter([inputs[place] for place in self._places])
+        most = _number(next(given)) if self._takes_most else self._most
+        goes_on = not self._takes_condition or bool(_number(next(given)))
+        states = [next(given) for _ in self.ports.states]
+        scanned = [np.ascontiguousarray(next(given)) for _ in self.ports.scanned]
+        lengths = {len(array) for array in scanned}
+        if len(lengths) > 1:
+            raise InvalidShapeError(
+                explain(f"node {self.label!r}: what is scanned", accepted="one length", got=sorted(lengths)),
+                node=self.label,
+            )
+        if scanned:
+            most = lengths.pop()
+        if most is None:
+            most = _UNENDING
+        with inner_run():
+            return _Run(self, self.open_model(), states, scanned, list(given), outputs).go(most if goes_on else 0)
+
+    def nbytes(self, shapes: Sequence[Any]) -> tuple[int, int]:
+        """As of `InnerModels`."""
+        given = iter([shapes[place] for place in self._places[self._takes_most + self._takes_condition :]])
+        found: dict[str, Any] = {name: next(given) for name, _ in self.ports.states}
+        for name, _ in self.ports.scanned:
+            shape = next(given)
+            found[name] = shape if shape is None else shape[1:]
+        found.update(zip(self.ports.outer, given, strict=True))
+        if self.ports.counter is not None:
+            found[self.ports.counter] = (0, 0) if self.ports.is_extent else ()
+        if None in found.values():
+            return 0, 0
+        model = self.open_model()
+        types = {port.name: port.dtype.numpy for port in model.inputs if port.dtype is not None}
+        states = sum(prod(found[name]) * types[name].itemsize for name, _ in self.ports.states)
+        kept, run = model.bounded_nbytes(found)  # which has one result for each state
+        return kept, run + states
+
+
+def _number(array: Any) -> int:
+    return int(np.asarray(array).reshape(()))
+
+
+class _Run:
+    """One call of a loop: what the next trip reads, and what the trips so far have given."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        model: Model,
+        states: list[Any],
+        scanned: list[Any],
+        outer: list[Any],
+        targets: Sequence[Any],
+    ) -> None:
+        self._loop, self._ports, self._model = loop, loop.ports, model
+        self._states, self._scanned = states, scanned
+        self._outer = dict(zip(self._ports.outer, outer, strict=True))
+        self._arrays = ArrayAllocator(model.engine.budget, f"loop {loop.label!r}")
+        self._targets = list(targets[: len(states)])
+        self._buffers: dict[int, tuple[Any, Any]] = {}
+        self._done, self._is_ended = 0, False
+        pairs = zip(loop.rows, self._ports.rows, targets[len(states) :], strict=True)
+        self._rows = [_Rows(loop.label, row, is_turned, target, self._arrays) for row, (_, is_turned), target in pairs]
+
+    def go(self, most: int) -> list[Any]:
+        """The results of so many trips at most."""
+        initial = list(self._states)
+        for rows in self._rows:
+            rows.most = most
+        while self._done < most and not self._is_ended:
+            before = self._done
+            self._model.repeat(self._inputs(most), lambda form, inputs: self._advance(form, inputs, most))
+            self._loop.budget.spend(self._done - before, self._loop.label)
+        found = zip(self._states, initial, self._targets, strict=True)
+        kept = [self._arrays.call(np.array, now) if now is own and to is None else now for now, own, to in found]
+        return kept + [rows.result(self._done) for rows in self._rows]
+
+    def _inputs(self, most: int) -> dict[str, Any]:
+        """Inputs of the next trip."""
+        ports = self._ports
+        found = {name: value for (name, _), value in zip(ports.states, self._states, strict=True)}
+        for (name, is_turned), array in zip(ports.scanned, self._scanned, strict=True):
+            found[name] = array[most - 1 - self._done if is_turned else self._done, ...]
+        if ports.counter is not None:
+            found[ports.counter] = np.empty((0, self._done), bool) if ports.is_extent else np.array(self._done)
+        return {**found, **self._outer}
+
+    def _advance(self, form: Executable, inputs: dict[str, Any], most: int) -> None:
+        """Make the next trips on a form: as many as can be without Python, or one."""
+        ports = self._ports
+        if not ports.is_extent and form.can_repeat(ports, inputs):
+            self._repeat(form, inputs, min(most - self._done, _CHUNK_TRIPS))
+            return
+        results = self._arrays.call(form.run, inputs)
+        for rows, (name, _) in zip(self._rows, ports.rows, strict=True):
+            rows.put(self._done, np.asarray(results[name]))
+        self._states = [results[name] for _, name in ports.states]
+        self._done += 1
+        self._is_ended = ports.check is not None and not _number(results[ports.check])
+
+    def _repeat(self, form: Executable, inputs: dict[str, Any], most: int) -> None:
+        """Make trips in which nothing but addresses change."""
+        ports = self._ports
+        for rows, (name, _) in zip(self._rows, ports.rows, strict=True):
+            described = form.output(name)
+            assert described is not None  # as it can repeat
+            most = min(most, rows.reserve(self._done, *described))
+        buffers = [self._buffers_for(number) for number in range(len(self._states))]
+        places = [rows.place(self._done) for rows in self._rows]
+        done, self._is_ended, contents = form.repeat(
+            ports, inputs, self._scanned, buffers, places, self._done, most, _CHUNK_NS
+        )
+        self._states = contents
+        self._done += done
+
+    def _buffers_for(self, number: int) -> tuple[Any, Any]:
+        """Two arrays for a state: where the next trip writes, and then where the one after it does."""
+        now = self._states[number]
+        known = self._buffers.get(number)
+        if known is None or known[0].shape != now.shape:
+            target = self._targets[number]
+            is_fit = target is not None and target.shape == now.shape
+            first = target if is_fit else self._arrays.empty(now.shape, now.dtype)
+            known = self._buffers[number] = first, self._arrays.empty(now.shape, now.dtype)
+        return known if now is not known[0] else known[::-1]
+
+
+class _Rows:
+    """What trips give for one output, in one array, which grows where nobody knows how many there will be.
+
+    `target` is where the results go, if that is known; `most` is to be set before the first row.
+    """
+
+    def __init__(self, label: str, row: Row, is_turned: bool, target: Any, arrays: ArrayAllocator) -> None:
+        self._label, self._row, self._is_turned, self._arrays = label, row, is_turned, arrays
+        self._array: Any = target
+        self.most = 0
+
+    def reserve(self, done: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+        """Have room for one more row at least; for how many."""
+        if self._array is None:
+            self._array = self._arrays.empty((self._room(0, shape, dtype), *shape), dtype)
+        if self._array.shape[1:] != shape or self._array.dtype != dtype:
+            got = f"{dtype} {shape}"
+            accepted = f"{self._array.dtype} {self._array.shape[1:]}, as before"
+            what = f"node {self._label!r}: what a trip gives"
+            raise InvalidShapeError(explain(what, accepted=accepted, got=got), node=self._label)
+        if done == len(self._array):
+            grown = self._arrays.empty((self._room(done, shape, dtype), *shape), dtype)
+            grown[:done] = self._array
+            self._array = grown
+        return len(self._array) - done
+
+    def _room(self, done: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+        """Rows to have memory for."""
+        first = max(_FIRST_NBYTES // max(prod(shape) * dtype.itemsize, 1), 16)
+        return self.most if self._is_turned else min(self.most, 2 * done or first)
+
+    def put(self, done: int, row: Any) -> None:
+        """Keep a row."""
+        self.reserve(done, row.shape, row.dtype)
+        self._array[self._index(done)] = row
+
+    def _index(self, done: int) -> int:
+        return self.most - 1 - done if self._is_turned else done
+
+    def place(self, done: int) -> tuple[Any, int]:
+        """Where the next row goes, and how many bytes from there to the one after it."""
+        stride = int(self._array.strides[0])
+        return self._array[self._index(done), ...], -stride if self._is_turned else stride
+
+    def result(self, done: int) -> Any:
+        """The rows of so many trips."""
+        if self._array is None:
+            return self._arrays.empty((0, *self._row.shape), self._row.dtype)
+        return self._array if done == len(self._array) else self._arrays.call(np.array, self._array[:done])

@@ -1,0 +1,105 @@
+"""Where the trips of a loop read and write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._step_call import Trips
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from ._form_run import Frame
+    from .loop import LoopPorts
+    from .model_form import ModelForm
+
+__all__ = ["TripPlaces"]
+
+
+class TripPlaces:
+    """Arrays of a loop, for `Trips`; parameters are those of `Executable.repeat`.
+
+    Attributes
+    ----------
+    inputs, outputs : dict of str to ndarray
+        Those of the first trip, by the names of the body.
+    """
+
+    def __init__(
+        self,
+        ports: LoopPorts,
+        inputs: Mapping[str, Any],
+        scanned: Sequence[Any],
+        buffers: Sequence[tuple[Any, Any]],
+        rows: Sequence[tuple[Any, int]],
+        first: int,
+    ) -> None:
+        self._ports, self.inputs, self._scanned = ports, inputs, scanned
+        self._buffers, self._rows, self._first = buffers, rows, first
+        self._check = np.empty(1, bool)
+        self.outputs: dict[str, Any] = {}
+        if ports.check is not None:
+            self.outputs[ports.check] = self._check[0, ...]
+        for (name, _), (place, _) in zip(ports.rows, rows, strict=True):
+            self.outputs[name] = place
+        for (_, name), (place, _) in zip(ports.states, buffers, strict=True):
+            self.outputs[name] = place
+
+    def trips(self, form: ModelForm, numbers: Mapping[int, int], targets: Collection[int], frame: Frame) -> Trips:
+        """The trips on the addresses of a frame; `numbers` are those of tensors, `targets` what calls write."""
+        ports, free = self._ports, set(targets)
+
+        def claim(name: str) -> tuple[int, bool]:
+            """The number of an output, and whether calls write it for whoever asks first."""
+            tensor_id = form.outputs[name]
+            is_direct = tensor_id in free
+            free.discard(tensor_id)
+            if tensor_id in form.constants:
+                frame.addresses.put(numbers[tensor_id], _address(frame.values[tensor_id]))
+            return numbers[tensor_id], is_direct
+
+        carried, self._moved = [], []
+        for number, ((source, target), (one, other)) in enumerate(zip(ports.states, self._buffers, strict=True)):
+            if form.outputs[target] == form.inputs[source]:
+                continue  # it stays as it is
+            now = self.inputs[source]
+            to, is_direct = claim(target)
+            places = now.nbytes, _address(now), _address(one), _address(other)
+            carried.append((numbers.get(form.inputs[source], -1), to, is_direct, *places))
+            self._moved.append(number)
+        written = [
+            (*claim(name), _address(place), stride, place.nbytes)
+            for (name, _), (place, stride) in zip(ports.rows, self._rows, strict=True)
+        ]
+        read = [
+            (numbers[form.inputs[name]], True, _address(self.inputs[name]), _stride(array, is_turned), 0)
+            for (name, is_turned), array in zip(ports.scanned, self._scanned, strict=True)
+            if form.inputs[name] in numbers
+        ]
+        counter = -1 if ports.counter is None else numbers.get(form.inputs[ports.counter], -1)
+        condition, condition_at = -1, 0
+        if ports.check is not None:
+            condition, is_direct = claim(ports.check)
+            condition_at = _address(self._check) if is_direct else 0
+        ends = condition, condition_at
+        return Trips(frame.addresses, frame.calls, carried, read, written, counter, self._first, *ends)
+
+    def states(self, trips: Trips) -> list[Any]:
+        """What the states are after trips."""
+        found = [self.inputs[source] for source, _ in self._ports.states]
+        for place, number in enumerate(self._moved):
+            address = trips.content(place)
+            arrays = (*self._buffers[number], found[number])
+            found[number] = next(array for array in arrays if _address(array) == address)
+        return found
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _stride(array: Any, is_turned: bool) -> int:
+    """Bytes from the row of one trip to that of the next."""
+    return int(-array.strides[0] if is_turned else array.strides[0])

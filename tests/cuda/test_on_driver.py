@@ -1,0 +1,38 @@
+"""Runs each file of `on_driver` in a process of its own, in which cuda.core finds the test driver."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.cuda_driver import build_driver, compile_twins, environment, missing_packages
+from tests.helpers.tree import ROOT
+
+FOLDER = Path(__file__).parent / "on_driver"
+MISSING = missing_packages()
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif(bool(MISSING), reason=f"graphpool[cuda-test] is not installed: no {', '.join(MISSING)}"),
+]
+
+
+@pytest.fixture(scope="session")
+def driver_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("driver")
+    build_driver(folder)
+    source = (FOLDER / "kernels.cu").read_text()
+    compile_twins(source, ["scale", "add", "copy_bytes", "many_registers"], folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("test_*.py")))
+def test_file(driver_folder, name):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER / name)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(driver_folder), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "test driver:" not in done.stderr
+    assert "skipped" not in done.stdout.splitlines()[-1]
