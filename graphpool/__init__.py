@@ -28,7 +28,7 @@ from .errors import (
 )
 
 if _TYPE_CHECKING:
-    from . import cache, memory, onnx, profile, schedule
+    from . import cache, memory, onnx, profile, schedule, serve
     from .cache import (
         get_compiled_partition_cache_capacity,
         get_constant_tensor_cache,
@@ -106,6 +106,7 @@ __all__ = [
     "profile_ops",
     "save_tensor",
     "schedule",
+    "serve",
     "set_compiled_partition_cache_capacity",
     "set_constant_tensor_cache",
     "set_constant_tensor_cache_capacity",
@@ -113,7 +114,7 @@ __all__ = [
     "share",
 ]
 
-_MODULES = ("cache", "graph", "memory", "onnx", "profile", "runtime", "schedule", "typing")
+_MODULES = ("cache", "graph", "memory", "onnx", "profile", "runtime", "schedule", "serve", "typing")
 _HOMES = {
     **dict.fromkeys([name for name in __all__ if "_cache" in name], "cache"),
     **dict.fromkeys(["Graph", "LogicalTensor", "Op", "Partition"], "graph"),

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -31,6 +31,7 @@ from .cli_graph import (
     save_arrays,
 )
 from .cli_picture import add_picture_options, describe_pictures, describe_trace, runs_to_picture
+from .cli_serve import add_serve_options, serve_models
 from .cli_terminal import leave_pipe, progress, written
 from .cli_text import print_report, printable
 from .config import STREAM_POLICIES
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with progress(f"graphpool {arguments.name}"):
+    with nullcontext() if arguments.command is serve else progress(f"graphpool {arguments.name}"):
         report, is_well = arguments.command(arguments)
     if arguments.json:
         print(json.dumps(report, indent=2), flush=True)
@@ -140,6 +141,8 @@ def _parser() -> argparse.ArgumentParser:
     run_parser.add_argument("--inputs", metavar="FILE", help="an .npz file with one array an input")
     run_parser.add_argument("--save", metavar="FILE", help="write the outputs to this .npz file")
     add_bench_options(add("bench", bench, "Time a model on random inputs, beside other engines if asked.", model))
+    serve_text = "Serve models over HTTP by the Open Inference Protocol, until a signal ends it."
+    add_serve_options(add("serve", serve, serve_text, engine), SHAPE_HELP)
     plan_parser = add("plan", plan, "Plan the buffers of a CSV file (id, lower, upper, size).", common, _brief_plan)
     plan_parser.add_argument("file", help="a CSV file; lifetimes are half-open")
     plan_parser.add_argument("--capacity", metavar="SIZE", help='what the plan should fit, such as "64MiB"')
@@ -361,6 +364,11 @@ def bench(arguments: argparse.Namespace) -> tuple[Report, bool]:
                 "engines": measure(model, inputs, arguments.model, arguments.seconds, peers),
                 "peak_nbytes": engine.budget.peak,
             }, True
+
+
+def serve(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Models behind HTTP; how many requests were answered with which status."""
+    return serve_models(arguments, _shapes(arguments))
 
 
 def plan(arguments: argparse.Namespace) -> tuple[Report, bool]:

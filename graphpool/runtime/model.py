@@ -272,6 +272,12 @@ class Model(Ranked):
 
     # ---- what is known of it
 
+    @property
+    def declared_shapes(self) -> Mapping[str, Any] | None:
+        """The ranges of sizes that were given as `shapes`."""
+        shapes: Mapping[str, Any] | None = self._forms.arguments["shapes"]
+        return shapes
+
     def specialise(self, shapes: Mapping[str, Any] | None = None) -> Executable:
         """Compile for given shapes ahead of the first run.
 

@@ -30,7 +30,7 @@ PACKAGES = [
     *(f"graphpool.{name}" for name in ("backends", "cache", "graph", "memory", "profile", "runtime", "schedule")),
     "graphpool.memory.cuda",
 ]
-PACKAGES += ["graphpool.export.prometheus", "graphpool.export.opentelemetry"]
+PACKAGES += ["graphpool.export.prometheus", "graphpool.export.opentelemetry", "graphpool.serve"]
 if importlib.util.find_spec("onnx"):
     PACKAGES.append("graphpool.onnx")
 

@@ -47,12 +47,14 @@ MAY_IMPORT = {
     "profile": TOP,
     "export": LEAVES | {"cache", "runtime"},
     "onnx": TOP | {"profile"},
+    "serve": LEAVES | {"cache", "runtime", "export"},
     "demo": TOP | {"profile", "onnx"},
     "cli_graph": TOP | {"cli_terminal", "graphpool"},
     "cli_picture": LEAVES | {"profile"},
     "cli_text": {"drawing"},
     "cli_bench": LEAVES | {"runtime"},
     "cli_cache": LEAVES | {"cache", "cli_terminal"},
+    "cli_serve": LEAVES | {"runtime", "graphpool"},
     "cli_terminal": set(),
     "cli": TOP
     | {
@@ -60,6 +62,7 @@ MAY_IMPORT = {
         "cli_cache",
         "cli_graph",
         "cli_picture",
+        "cli_serve",
         "cli_terminal",
         "cli_text",
         "profile",
@@ -69,7 +72,7 @@ MAY_IMPORT = {
     },
     "__main__": {"cli"},
     "pytest_plugin": {"errors", "typing", "runtime"},
-    "graphpool": TOP | {"profile", "onnx"},
+    "graphpool": TOP | {"profile", "onnx", "serve"},
 }
 """For each part of the package, the parts that it may import; ``graphpool`` stands for ``graphpool/__init__.py``."""
 

@@ -13,7 +13,7 @@ import pytest
 import graphpool
 from tests.helpers.tree import ROOT, label, module_name, sources
 
-OPTIONAL = {"onnx": "onnx"}
+OPTIONAL = {"onnx": "onnx", "serve": "uvicorn"}
 """Parts that need an extra, and what it brings."""
 
 HEAVY = (

@@ -1,0 +1,106 @@
+"""The subcommand ``serve``: models of ONNX files behind the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import graphpool as gp
+
+from .errors import InvalidArgumentError, brief, explain
+from .runtime.model import WEIGHTS_MODES
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from .runtime import Model
+
+    Report = dict[str, Any]
+
+
+def add_serve_options(parser: argparse.ArgumentParser, shape_help: str) -> None:
+    """Options of ``serve``."""
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="ONNX files")
+    name = "of each model in turn (default: that of its file)"
+    parser.add_argument("--name", action="append", dest="names", metavar="NAME", default=[], help=name)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="0: one that is free (default: %(default)s)")
+    parser.add_argument("--shape", action="append", default=[], metavar="NAME=1..8", help=shape_help)
+    parser.add_argument("--weights", choices=WEIGHTS_MODES, default="scoped", help="where packed weights are kept")
+    parser.add_argument("--untrusted", action="store_true", help="the files are a stranger's: strict limits, no host")
+    join = "first dimension of inputs and outputs by which requests are joined, up to the end of its range"
+    parser.add_argument("--join", metavar="DIM", help=f"{join}; rows must not see one another")
+    delay = "how long a request waits for others while a worker is free (default: 0)"
+    parser.add_argument("--join-delay-s", type=float, default=0.0, help=delay)
+    deadline = "within which a request is answered, or refused (default: %(default)s)"
+    parser.add_argument("--deadline-s", type=float, default=30.0, help=deadline)
+    parser.add_argument("--max-request", default="64MiB", help="most bytes of a request (default: %(default)s)")
+    parser.add_argument("--max-pending", default="256MiB", help="most bytes of all of them (default: %(default)s)")
+    most = "that wait or run, before others are refused (default: %(default)s)"
+    parser.add_argument("--max-requests", type=int, default=64, help=most)
+
+
+def serve_models(arguments: argparse.Namespace, shapes: Mapping[str, Any]) -> tuple[Report, bool]:
+    """Load the models and serve them until a signal; how requests were answered."""
+    names = _names(arguments)
+    engine_options = {"threads": arguments.threads, "memory_limit": arguments.memory_limit}
+    pressure = {"on_pressure": "wait", "pressure_timeout_s": arguments.deadline_s}
+    with gp.Engine(**engine_options, **pressure) as engine, ExitStack() as stack:
+        loader = _Loader(engine, arguments, shapes)
+        models = {
+            name: stack.enter_context(loader.load(path)) for name, path in zip(names, arguments.models, strict=True)
+        }
+        loader.check_used()
+        options = ("host", "port", "join", "join_delay_s", "deadline_s", "max_request", "max_pending", "max_requests")
+
+        def tell(address: str) -> None:
+            print(f"graphpool: {', '.join(models)} at {address}", file=sys.stderr, flush=True)
+
+        answers = gp.serve.run(models, on_start=tell, **{option: getattr(arguments, option) for option in options})
+        return {"answers": answers, "peak_nbytes": engine.budget.peak}, True
+
+
+def _names(arguments: argparse.Namespace) -> list[str]:
+    names = arguments.names or [Path(path).stem for path in arguments.models]
+    if len(names) != len(arguments.models) or len(set(names)) != len(names):
+        message = explain("--name", accepted=f"{len(arguments.models)} names that differ", got=", ".join(names))
+        raise InvalidArgumentError(message)
+    for name in names:
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise InvalidArgumentError(explain("--name", accepted="letters, digits, _, - and .", got=brief(name)))
+    return names
+
+
+class _Loader:
+    """Loads models, each with those of the shapes that it has a name for."""
+
+    def __init__(self, engine: gp.Engine, arguments: argparse.Namespace, shapes: Mapping[str, Any]) -> None:
+        self._engine, self._shapes = engine, dict(shapes)
+        self._options = {"weights": arguments.weights, "untrusted": arguments.untrusted}
+        self._refused: dict[str, InvalidArgumentError] = {}
+        self._used: set[str] = set()
+
+    def load(self, path: str) -> Model:
+        shapes = dict(self._shapes)
+        while True:
+            try:
+                model = gp.onnx.load(path, engine=self._engine, shapes=shapes or None, **self._options)
+            except InvalidArgumentError as error:
+                name = error.fields.get("name")
+                if name not in shapes:
+                    raise
+                self._refused[name] = error
+                del shapes[name]
+            else:
+                self._used |= shapes.keys()
+                return model
+
+    def check_used(self) -> None:
+        """Raise what a model said of a name that none has."""
+        for name, error in self._refused.items():
+            if name not in self._used:
+                raise error

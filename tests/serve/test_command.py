@@ -1,0 +1,113 @@
+"""``graphpool serve``, run as a user runs it, and ended as systems end it."""
+
+import builtins
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from graphpool import cli, demo
+
+pytest.importorskip("onnx")
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+
+from tests.helpers.serving import image_request, probabilities
+
+IMAGES, LABELS = demo.test_images()
+MODELS = [str(demo.model_path(name)) for name in demo.MODELS]
+
+
+@contextmanager
+def command(*arguments):
+    """The command and where it listens."""
+    line = [sys.executable, "-m", "graphpool", "serve", *arguments, "--port", "0", "--json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process, process.stderr.readline().split()[-1]
+        finally:
+            process.kill()
+
+
+@pytest.mark.native
+def test_models_are_served_until_a_signal():
+    shapes = ["--shape", "batch=1..8", "--join", "batch", "--memory-limit", "64MiB"]
+    with command(*MODELS, *shapes, "--name", "cnn", "--name", "transformer") as (process, url):
+        for name in ("cnn", "transformer"):
+            with urllib.request.urlopen(
+                f"{url}/v2/models/{name}/infer", image_request(IMAGES[:8]), timeout=60
+            ) as answer:
+                found = probabilities(answer.read())
+            assert (found.argmax(axis=1) == LABELS[:8]).mean() >= 0.75
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    assert json.loads(output)["answers"] == {"200": 2}
+
+
+@pytest.mark.native
+def test_what_has_come_is_answered_before_the_end():
+    rows = np.repeat(IMAGES[:64], 100, axis=0)
+    body = json.dumps({"inputs": [{
+        "name": "image", "shape": list(rows.shape), "datatype": "FP32", "parameters": {"binary_data_size": rows.nbytes},
+    }]}).encode()  # fmt: skip
+    headers = {"Inference-Header-Content-Length": str(len(body))}
+    with command(MODELS[1], "--threads", "1") as (process, url):
+        address = f"{url}/v2/models/digits_transformer/infer"
+        request = urllib.request.Request(address, body + rows.tobytes(), headers)
+        with ThreadPoolExecutor(1) as clients:
+            future = clients.submit(lambda: urllib.request.urlopen(request, timeout=60).status)
+            while not json.loads(urllib.request.urlopen(f"{url}/live.json", timeout=60).read())["service"]["running"]:
+                assert not future.done()
+            process.send_signal(signal.SIGTERM)
+            assert future.result() == 200
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--shape", "rows=1..8"], "'rows'"),
+        (["--shape", "batch=8..1"], "least <= most"),
+        (["--name", "a/b"], "letters, digits"),
+        (["--name", "a", "--name", "b"], "1 names that differ"),
+        (["--join", "batch"], "has no range"),
+        (["--deadline-s", "-1"], "pressure_timeout_s"),
+    ],
+)
+def test_arguments_that_are_refused(capsys, arguments, words):
+    assert cli.main(["serve", MODELS[0], *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_shapes_are_for_the_models_that_have_them(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(gp.serve, "run", lambda models, **options: seen.update(models) or {})
+    assert cli.main(["serve", *MODELS, "--shape", "batch=1..4"]) == 0
+    assert [dict(model.declared_shapes) for model in seen.values()] == [{"batch": [(1, 4)]}] * 2
+
+
+@pytest.mark.parametrize("package", ["starlette", "prometheus_client", "uvicorn"])
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, package):
+    real = builtins.__import__
+
+    def without(name, *rest, **more):
+        if name.split(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        return real(name, *rest, **more)
+
+    for name in [name for name in sys.modules if name.split(".")[0] == package or name.startswith("graphpool.serve.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with gp.onnx.load(MODELS[0]) as model, pytest.raises(gp.UnsupportedError, match=rf"{package}.*graphpool\[serve\]"):
+        gp.serve.run(model)

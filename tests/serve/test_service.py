@@ -1,0 +1,415 @@
+"""The service over real connections: answers, refusals, limits, deadlines, joined requests, clients that leave."""
+
+import asyncio
+import json
+import random
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from graphpool import demo
+
+pytest.importorskip("onnx")
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+
+from tests.helpers.serving import hold, image_request, probabilities, running
+
+INFER = "/v2/models/cnn/infer"
+IMAGES = demo.test_images()[0]
+
+
+@contextmanager
+def digits(shapes=None, names=("cnn",), limit=None, **options):
+    """A service of models of digits."""
+    with ExitStack() as stack:
+        engine = gp.Engine(threads=2, memory_limit=limit, on_pressure="wait", pressure_timeout_s=1.0)
+        stack.enter_context(engine)
+        model = stack.enter_context(gp.onnx.load(demo.model_path("digits_cnn"), engine=engine, shapes=shapes))
+        yield stack.enter_context(running(dict.fromkeys(names, model), **options))
+
+
+def wait_for(condition):
+    """Until it holds; at most a minute."""
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def error_of(body):
+    return json.loads(body)["error"]
+
+
+# ---- what the protocol says
+
+
+def test_health_metadata_and_errors():
+    with digits(names=("cnn", "other")) as service:
+        assert service.ask("GET", "/v2/health/live")[0] == 200
+        assert service.ask("GET", "/v2/health/ready")[0] == 200
+        assert service.ask("GET", "/v2/models/cnn/ready")[0] == 200
+        assert json.loads(service.ask("GET", "/v2")[2])["extensions"] == ["binary_tensor_data"]
+        for path in ("/v2/models/other", "/v2/models/other/versions/1"):
+            status, _, body = service.ask("GET", path)
+            assert (status, json.loads(body)["name"]) == (200, "other")
+        for path in ("/v2/models/none", "/v2/models/cnn/versions/2", "/v2/models/..%2fx", "/v3"):
+            status, _, body = service.ask("GET", path)
+            assert status == 404
+            assert error_of(body)
+        assert service.ask("GET", INFER)[0] == 405
+        service.service.drain()
+        assert service.ask("GET", "/v2/health/live")[0] == 200
+        assert service.ask("GET", "/v2/health/ready")[0] == 400
+        assert service.ask("GET", "/v2/models/cnn/ready")[0] == 400
+        status, headers, _ = service.ask("POST", INFER, image_request(IMAGES[:1]))
+        assert status == 503
+        assert int(headers["retry-after"]) >= 1
+
+
+def test_answers_are_those_of_the_model_and_nothing_is_kept():
+    with digits() as service:
+        model = service.service.models["cnn"].model
+        expected = model.run({"image": IMAGES[:3]})["probabilities"]
+        kept = service.budget.kept
+        for _ in range(6):
+            status, _, body = service.ask("POST", INFER, image_request(IMAGES[:3]))
+            assert status == 200
+            np.testing.assert_array_equal(probabilities(body), expected)
+        wait_for(lambda: service.service.is_idle)
+        wait_for(lambda: service.budget.kept == kept)
+        assert service.budget.pending == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", "no JSON"),
+        (b'{"inputs": []}', "input 'image' is missing"),
+        (image_request(IMAGES[:1]).replace(b"FP32", b"INT8"), "datatype of 'image'"),
+        (image_request(IMAGES[:9]), "1 to 8, as declared"),
+        (image_request(IMAGES[:1])[:-1] + b', "outputs": [{"name": "\\ud800"}]}', "name of an output"),
+    ],
+    ids=["JSON", "name", "type", "shape", "no Unicode"],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(body, words):
+    with digits({"batch": (1, 8)}) as service:
+        status, _, answer = service.ask("POST", INFER, body)
+        assert status == 400
+        assert words in error_of(answer)
+
+
+def test_metrics_tell_requests_and_memory():
+    with digits() as service:
+        service.ask("POST", INFER, image_request(IMAGES[:1]))
+        service.ask("POST", INFER, b"")
+        text = service.ask("GET", "/metrics")[2].decode()
+    assert 'graphpool_serve_requests_total{code="200",model="cnn"} 1.0' in text
+    assert 'graphpool_serve_requests_total{code="400",model="cnn"} 1.0' in text
+    assert "graphpool_serve_waiting 0.0" in text
+    assert "graphpool_budget_peak_bytes" in text
+
+
+# ---- limits
+
+
+def test_large_bodies_are_refused_before_they_are_sent():
+    with digits(max_request=1000) as service, socket.create_connection(("127.0.0.1", service.port), 60) as client:
+        client.sendall(f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n".encode())
+        assert client.recv(1000).startswith(b"HTTP/1.1 413 ")
+        assert service.service.is_idle
+
+
+def test_bodies_without_a_length_are_read_up_to_the_limit():
+    with digits(max_request=100_000) as service:
+        sent = image_request(IMAGES[:1])
+        assert service.ask("POST", INFER, iter([sent[:50], sent[50:]]))[0] == 200
+        with socket.create_connection(("127.0.0.1", service.port), 60) as client:
+            client.sendall(f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+            client.sendall(b"19000\r\n" + b"x" * 0x19000 + b"\r\n")
+            assert client.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
+def ask_without_a_server(messages, headers, is_stuck=False, **options):
+    """Status, and the service, of an application that is handed these messages; `is_stuck`: nobody takes the body."""
+
+    async def ask(app):
+        sent = []
+
+        async def receive():
+            if not messages:
+                await asyncio.sleep(3600)
+            return messages.pop()
+
+        async def send(message):
+            sent.append(message)
+            if is_stuck and message.get("body"):
+                await asyncio.sleep(3600)
+
+        scope = {"type": "http", "method": "POST", "path": INFER, "headers": headers}
+        await app(scope, receive, send)
+        return sent[0]["status"]
+
+    with gp.onnx.load(demo.model_path("digits_cnn"), threads=1) as model:
+        app = gp.serve.app({"cnn": model}, **options)
+        return asyncio.run(ask(app)), app.state.service
+
+
+def test_no_more_is_read_than_the_headers_said():
+    """Other servers than uvicorn may hand over what they like."""
+    messages = [{"type": "http.request", "body": b"x" * 60, "more_body": True}] * 3
+    status, _ = ask_without_a_server(messages, [(b"content-length", b"100")])
+    assert status == 413
+    assert len(messages) == 1
+
+
+def test_a_client_that_does_not_read_is_left_at_the_deadline():
+    messages = [{"type": "http.request", "body": image_request(IMAGES[:1])}]
+    status, service = ask_without_a_server(messages, [], is_stuck=True, deadline_s=2)
+    assert status == 200
+    assert service.is_idle
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Encoding": "gzip"}, 415),
+        ({"Inference-Header-Content-Length": "9999999"}, 400),
+        ({"X-Request-Timeout-Ms": "soon"}, 400),
+    ],
+)
+def test_headers_that_are_refused(headers, status):
+    with digits() as service:
+        assert service.ask("POST", INFER, image_request(IMAGES[:1]), headers)[0] == status
+
+
+@pytest.mark.parametrize("option", ["max_requests", "max_pending"])
+def test_a_full_service_says_when_to_come_again(option):
+    body = image_request(IMAGES[:1])
+    limits = (
+        {"max_requests": 2} if option == "max_requests" else {"max_request": len(body), "max_pending": 2 * len(body)}
+    )
+    with digits(**limits) as service, ThreadPoolExecutor(2) as clients:
+        held = hold(service, "cnn")
+        waiting = [clients.submit(service.ask, "POST", INFER, body) for _ in range(2)]
+        wait_for(lambda: len(held.runs) == 2)
+        status, headers, answer = service.ask("POST", INFER, body)
+        assert status == 503
+        assert int(headers["retry-after"]) >= 1
+        assert "requests" in error_of(answer)
+        held.gate.set()
+        assert [future.result()[0] for future in waiting] == [200, 200]
+        assert service.ask("POST", INFER, body)[0] == 200
+
+
+def test_what_can_never_fit_the_memory_limit_is_too_large():
+    with digits(limit="900KiB") as service:
+        assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200
+        status, _, body = service.ask("POST", INFER, image_request(np.repeat(IMAGES[:64], 8, axis=0)))
+        assert status == 413
+        assert "smallest limit" in error_of(body)
+        assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200
+
+
+def test_memory_that_others_use_is_worth_another_try():
+    with digits(limit="1200KiB") as service:
+        body = image_request(IMAGES[:1])
+        assert service.ask("POST", INFER, body)[0] == 200
+        budget = service.budget
+        taken = budget.limit - budget.kept
+        budget.charge(taken)
+        try:
+            status, headers, _ = service.ask("POST", INFER, image_request(IMAGES[:16]))
+        finally:
+            budget.uncharge(taken)
+        assert status == 503
+        assert int(headers["retry-after"]) >= 1
+        assert service.ask("POST", INFER, image_request(IMAGES[:16]))[0] == 200
+
+
+def test_a_failure_of_the_model_tells_nothing_of_the_machine(caplog):
+    with digits() as service:
+        held = hold(service, "cnn")
+        held.run = lambda inputs: 1 / 0
+        status, _, body = service.ask("POST", INFER, image_request(IMAGES[:1]))
+        assert status == 500
+        assert "division" not in error_of(body)
+        assert "division" in caplog.text
+
+
+def test_a_service_outlives_what_strangers_send():
+    """Mutated requests, broken heads, clients that leave: each is answered or dropped, and nothing is kept."""
+    rng, good = random.Random(0), image_request(IMAGES[:1])
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(good)}\r\n\r\n".encode()
+    with digits({"batch": (1, 8)}, limit="4MiB", join="batch", deadline_s=5) as service:
+        service.service.models["cnn"].model.run({"image": IMAGES[:1]})
+        kept = service.budget.kept
+        for _ in range(150):
+            body = bytearray(good)
+            for _ in range(rng.randint(1, 3)):
+                body[rng.randrange(len(body))] = rng.randrange(256)
+            assert service.ask("POST", INFER, bytes(body))[0] in (200, 400)
+            with socket.create_connection(("127.0.0.1", service.port), 60) as client:
+                message = bytearray(head + good)
+                message[rng.randrange(len(message))] = rng.randrange(256)
+                client.sendall(message[: rng.randrange(1, len(message))])
+        wait_for(lambda: service.service.is_idle)
+        assert service.ask("POST", INFER, good)[0] == 200
+        wait_for(lambda: service.budget.kept == kept)  # of a result that is being let go of
+        assert "500" not in service.service.answers()
+
+
+# ---- time
+
+
+@pytest.mark.parametrize("how", ["header", "parameter", "service"])
+def test_deadlines(how):
+    body, headers, options = image_request(IMAGES[:1]), {}, {}
+    if how == "header":
+        headers = {"X-Request-Timeout-Ms": "100"}
+    elif how == "parameter":
+        body = json.dumps(json.loads(body) | {"parameters": {"timeout": 100_000}}).encode()
+    else:
+        options = {"deadline_s": 0.1}
+    with digits(**options) as service:
+        held = hold(service, "cnn")
+        try:
+            start_s = time.monotonic()
+            assert service.ask("POST", INFER, body, headers)[0] == 504
+            assert time.monotonic() - start_s >= 0.1
+        finally:
+            held.gate.set()
+
+
+def test_a_body_that_never_comes_holds_nothing():
+    with digits(deadline_s=0.2) as service, socket.create_connection(("127.0.0.1", service.port), 60) as client:
+        client.sendall(f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n".encode())
+        assert client.recv(1000).startswith(b"HTTP/1.1 504 ")
+        wait_for(lambda: service.service.is_idle)
+
+
+def test_requests_of_clients_that_went_away_do_not_run():
+    with digits(workers=1) as service, ThreadPoolExecutor(1) as clients:
+        held = hold(service, "cnn")
+        first = clients.submit(service.ask, "POST", INFER, image_request(IMAGES[:1]))
+        wait_for(lambda: len(held.runs) == 1)
+        connection = service.connect()
+        connection.request("POST", INFER, image_request(IMAGES[:7]))
+        wait_for(lambda: service.service.figures()["service"]["waiting"] == 1)
+        connection.close()
+        wait_for(lambda: service.service.figures()["service"]["waiting"] == 0)
+        held.gate.set()
+        assert first.result()[0] == 200
+        assert held.runs == [1]
+        wait_for(lambda: service.service.is_idle)
+        assert service.service.answers() == {"200": 1, "499": 1}
+
+
+# ---- joined requests
+
+
+def ask_at_once(service, held, bodies):
+    """Answers to requests that come while a worker is busy."""
+    with ThreadPoolExecutor(len(bodies) + 1) as clients:
+        first = clients.submit(service.ask, "POST", INFER, image_request(IMAGES[:1]))
+        wait_for(lambda: len(held.runs) == 1)
+        futures = []
+        for number, body in enumerate(bodies, 1):
+            futures.append(clients.submit(service.ask, "POST", INFER, body))
+            wait_for(lambda n=number: service.service.figures()["service"]["waiting"] == n)
+        held.gate.set()
+        assert first.result()[0] == 200
+        return [future.result() for future in futures]
+
+
+def test_requests_are_joined_up_to_the_declared_range_and_split_again():
+    with digits({"batch": (1, 8)}, join="batch", workers=1) as service:
+        expected = service.service.models["cnn"].model.run({"image": IMAGES[:8]})["probabilities"]
+        held = hold(service, "cnn")
+        spans = [(0, 3), (3, 5), (5, 8), (0, 4), (4, 8), (2, 3)]
+        answers = ask_at_once(service, held, [image_request(IMAGES[slice(*span)]) for span in spans])
+        for span, (status, _, body) in zip(spans, answers, strict=True):
+            assert status == 200
+            np.testing.assert_allclose(probabilities(body), expected[slice(*span)], rtol=1e-5, atol=1e-7)
+        assert held.runs == [1, 8, 8, 1]
+
+
+def test_a_request_waits_no_longer_for_others_than_was_said():
+    with digits({"batch": (1, 8)}, join="batch", workers=1, join_delay_s=0.3) as service:
+        held = hold(service, "cnn")
+        held.gate.set()
+        start_s = time.monotonic()
+        assert service.ask("POST", INFER, image_request(IMAGES[:8]))[0] == 200  # full at once
+        full_s = time.monotonic() - start_s
+        with ThreadPoolExecutor(2) as clients:
+            found = list(clients.map(lambda n: service.ask("POST", INFER, image_request(IMAGES[:n])), [2, 3]))
+        assert [status for status, *_ in found] == [200, 200]
+        assert held.runs in ([8, 5], [8, 2, 3], [8, 3, 2])  # the machine may be slower than the delay
+        start_s = time.monotonic()
+        assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200
+        assert time.monotonic() - start_s >= 0.3
+        assert full_s < 30
+
+
+def test_one_request_to_blame_fails_alone():
+    with digits({"batch": (1, 8)}, join="batch", workers=1) as service:
+        held = hold(service, "cnn")
+        run = held.run
+
+        def fails_on_ones(inputs):
+            if (inputs["image"] == 1).all(axis=(1, 2, 3)).any():
+                held.runs.append(len(inputs["image"]))
+                raise gp.InvalidArgumentError("ones")
+            return run(inputs)
+
+        held.run = fails_on_ones
+        ones = np.ones((1, 1, 8, 8), np.float32)
+        answers = ask_at_once(service, held, [image_request(array) for array in (IMAGES[:2], ones, IMAGES[:1])])
+        assert [status for status, *_ in answers] == [200, 400, 200]
+        assert held.runs == [1, 4, 2, 1, 1]
+
+
+# ---- arguments, and the end
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"join": "batch"}, "has no range"),
+        ({"join": "rows"}, "a dimension of a model"),
+        ({"deadline_s": 0}, "deadline_s"),
+        ({"join_delay_s": -1}, "join_delay_s"),
+        ({"max_requests": 0}, "max_requests"),
+        ({"workers": True}, "workers"),
+        ({"max_request": "much"}, "not a size"),
+    ],
+)
+def test_arguments_that_are_refused(options, words):
+    with gp.onnx.load(demo.model_path("digits_cnn")) as model, pytest.raises(gp.InvalidArgumentError, match=words):
+        gp.serve.app(model, **options)
+
+
+def test_models_of_several_engines_are_refused():
+    load, path = gp.onnx.load, demo.model_path("digits_cnn")
+    refused = pytest.raises(gp.InvalidArgumentError, match="models of one engine")
+    with load(path) as one, load(path) as two, refused:
+        gp.serve.app({"one": one, "two": two})
+    with pytest.raises(gp.InvalidArgumentError, match="a Model, or models by name"):
+        gp.serve.app({})
+
+
+def test_threads_end_with_the_service():
+    before = set(threading.enumerate())
+    with digits() as service:
+        service.ask("POST", INFER, image_request(IMAGES[:1]))
+        assert any(thread.name.startswith("graphpool-serve") for thread in threading.enumerate())
+    assert not [
+        t for t in set(threading.enumerate()) - before if t.name.startswith(("graphpool-serve", "graphpool-parse"))
+    ]
