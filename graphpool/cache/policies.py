@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from .._unraisable import report_unraisable
@@ -285,6 +284,8 @@ def policy_names() -> list[str]:
 
 
 def _installed() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # takes ten milliseconds, and a policy of one's own is rare
+
     return {entry.name.lower(): entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 

@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t
 
+from graphpool.memory._lease cimport Lease
 from graphpool.memory._slots cimport Slot, Slots
 from graphpool.memory._wait_queue cimport Waiter, WaitQueue
 
@@ -24,6 +25,8 @@ cdef class ArenaPool(Slots):
     cdef void *acquire_fast(self) noexcept nogil
     # An arena: free, new, or waited for. Raises StateError or OutOfMemoryError.
     cdef void *acquire(self) except NULL
+    # The right to a free arena; None when none is free, others queue for one or the pool is closed. Never blocks.
+    cdef Lease lease_free(self)
     # Give an arena back, from any thread; the caller holds a reference to the pool.
     cdef void release(self, void *arena) noexcept nogil
 

@@ -388,15 +388,22 @@ cdef class ArenaPool(Slots):
         StateError
             The pool is closed.
         """
-        cdef Lease lease = Lease.__new__(Lease)
         cdef int64_t deadline = deadline_after(timeout_s, self.timeout_ns)
-        cdef Slot *slot = NULL
-        if self.nbytes == 0:
+        cdef Lease lease = self.lease_free()
+        if lease is None:
             self._check_open()
-        else:
+            lease = Lease.__new__(Lease)
+            lease.hold(self, self._acquire_slot(deadline))
+        return lease
+
+    cdef Lease lease_free(self):
+        cdef Slot *slot = NULL
+        cdef Lease lease
+        if self.nbytes != 0:
             slot = self._take_in_turn()
-            if slot == NULL:
-                slot = self._acquire_slot(deadline)
+        if gp_load(&self.closed) if self.nbytes == 0 else slot == NULL:
+            return None
+        lease = Lease.__new__(Lease)
         lease.hold(self, slot)
         return lease
 

@@ -9,7 +9,7 @@ cimport cython
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport strcpy
 
@@ -28,25 +28,6 @@ from graphpool.memory._check import MAX_NBYTES, out_of_memory
 cdef enum:
     SET_HANDLER = 304       # its place in NumPy's table of functions
     HEADER_NBYTES = 64      # before each block: its size; as large as a cache line, so that data stay aligned
-
-ctypedef struct Allocator:
-    void *context
-    void *(*malloc)(void *context, size_t nbytes) noexcept nogil
-    void *(*calloc)(void *context, size_t count, size_t nbytes) noexcept nogil
-    void *(*realloc)(void *context, void *data, size_t nbytes) noexcept nogil
-    void (*free)(void *context, void *data, size_t nbytes) noexcept nogil
-
-ctypedef struct Handler:    # PyDataMem_Handler of NumPy
-    char name[127]
-    uint8_t version
-    Allocator allocator
-
-ctypedef struct Account:    # what arrays keep alive
-    Handler handler
-    int64_t nbytes          # of the arrays; charged
-    int64_t reserved        # charged beside them
-    PyObject *budget
-    PyObject *holder
 
 ctypedef object (*SetHandler)(object handler)
 
@@ -160,11 +141,6 @@ cdef class ArrayAllocator:
     array. Cost: 0.3 microseconds a call, and an atomic addition an array.
     """
 
-    cdef object handler
-    cdef object holder
-    cdef Account *account
-    cdef object __weakref__
-
     def __cinit__(self, Budget budget not None, str holder not None):
         cdef Account *account = <Account *>calloc(1, sizeof(Account))
         if account == NULL:
@@ -196,11 +172,17 @@ cdef class ArrayAllocator:
         """What the arrays take now. Unit: bytes."""
         return gp_load(&self.account.nbytes)
 
-    def empty(self, tuple shape, dtype):
+    cpdef empty(self, tuple shape, dtype):
         """An array whose content is undefined; raises as `call` does."""
         if 0 in shape:
-            return np.empty(shape, dtype)   # for which NumPy allocates an element
-        return self.call(np.empty, shape, dtype)
+            return np.empty(shape, dtype)  # for which NumPy allocates an element
+        outer = _set_handler(self.handler)
+        try:
+            return np.empty(shape, dtype)
+        except MemoryError as error:
+            raise self._reason(error) from error
+        finally:
+            _set_handler(outer)
 
     def call(self, function, *args):
         """What a function returns; the data of the arrays that it makes are charged, those of temporaries as well.
@@ -215,17 +197,23 @@ cdef class ArrayAllocator:
         try:
             return function(*args)
         except Exception as error:
-            reason = _memory_error(error)
-            if reason is not None and _refused.error is not None:
-                raise _refused.error from error
-            if reason is None or isinstance(reason, OutOfMemoryError):
+            reason = self._reason(error)
+            if reason is error:
                 raise
-            raise _system_error(reason, self.holder) from error
+            raise reason from error
         finally:
             _set_handler(outer)
             _refused.error = None
 
-    def reserve(self, int64_t nbytes):
+    def _reason(self, error):
+        """The error to raise for one: for a lack of memory behind it, who refused how much."""
+        reason, refused = _memory_error(error), getattr(_refused, "error", None)
+        _refused.error = None
+        if reason is None or (refused is None and isinstance(reason, OutOfMemoryError)):
+            return error
+        return refused or _system_error(reason, self.holder)
+
+    cpdef reserve(self, int64_t nbytes):
         """Charge for arrays to come, in this thread or others.
 
         Raises
@@ -233,10 +221,12 @@ cdef class ArrayAllocator:
         OutOfMemoryError
             The budget has no room; nothing is charged.
         """
-        (<Budget>self.account.budget).charge(nbytes, holder=self.holder)
+        cdef Budget budget = <Budget>self.account.budget
+        if not 0 <= nbytes <= MAX_DATA or not budget._try_charge(nbytes):
+            budget.charge(nbytes, holder=self.holder)
         gp_add(&self.account.reserved, nbytes)
 
-    def unreserve(self):
+    cpdef unreserve(self):
         """Take back what is reserved and no array was made of."""
         _unreserve(self.account)
 

@@ -27,10 +27,12 @@
     thread_limits.py makes those threads known to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for all shapes for which its decisions hold
-    model_forms.py  its compiled forms and what they share: finds or compiles, runs, counts, gives back
+    model_forms.py  its compiled forms and what they share: compiles, counts, gives back
+    _model_run.pyx  what each run of a model goes through: checks inputs, finds a form, runs it in turn
+    _counters.pyx   what each run counts: itself among the jobs of its engine, and a use of its model
     dynamic_partition.py  a partition of unknown shapes
     request_batches.py  many requests to a model: side by side, or filled up to batches
-    form_cache.py   forms of either, each closed after the last run that uses it
+    _form_cache.pyx forms of either, each closed after the last run that uses it
     collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
@@ -51,14 +53,15 @@
     form_steps.py   its partitions, compiled; form_plan.py: places in the arena, for one set of shapes or a range
     form_sizes.py   shapes of its inputs and outputs for each set of sizes
     form_charge.py  what the budget is charged for it
-    runner.py       a run: leases an arena, binds arrays, calls the steps, collects results
+    _form_run.pyx   a run of a form: leases an arena, binds arrays, calls the steps, collects results
+    runner.py       how it runs on addresses: where its tensors lie, and which calls its steps are
     _step_call.pyx  a program on addresses that the runner knows, which `execute` would check; a loop's trips
     session.py      Session: runs of a model that share states, in memory of its own
     session_states.py  which outputs are inputs of the next run; held_states.py: forms for the memory where they stay
     state_buffers.py   that memory, shared by forks
     shared_model.py share, SharedModel: the weights of a model once for all processes of a machine
     file_arrays.py  what pickles hold of arrays in files: path, content and place
-    result_arrays.py   arrays for results, in memory that earlier results have left
+    _result_arrays.pyx arrays for results, in memory that earlier results have left
 
     execute(stream, inputs, outputs) -> bind pointers -> find constants -> lease an arena -> Program.run -> release
 

@@ -3,7 +3,6 @@
 And the trips of a loop, which are the same calls on other addresses.
 """
 
-from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uintptr_t
@@ -14,9 +13,10 @@ from graphpool._kernels.core._team cimport gp_clock_ns
 
 from ._compiled cimport CompiledPartition
 from ._constants cimport Constants, acquire, release
+from ._ndarray cimport fields_of, span_nbytes
 from ._program cimport BLAS, Program, check_run
 from ._stream cimport Stream
-from ._tensor cimport Tensor, span_nbytes
+from ._tensor cimport Tensor
 
 from numpy import ndarray
 
@@ -40,10 +40,6 @@ cdef class Addresses:
     -----
     Ownership: none of the memory, which must outlive the runs. Threads: one run at a time.
     """
-
-    cdef char **at
-    cdef readonly int64_t count
-    cdef list copies
 
     def __cinit__(self, int64_t count):
         cdef int64_t k
@@ -70,7 +66,7 @@ cdef class Addresses:
             raise IndexError(number)
         self.at[number] = <char *>address if address else &_nowhere
 
-    def bind(self, tuple ids, dict values, list wanted, tensor_of):
+    cpdef bind(self, tuple ids, dict values, list wanted, tensor_of):
         """Place the first tensors: the arrays that `values` has for these ids, which stay as long.
 
         Parameters
@@ -94,22 +90,16 @@ cdef class Addresses:
 
     cdef bint _put_array(self, int64_t k, object array, tuple wanted) except -1:
         """Place an array if it is as wanted."""
-        cdef Py_buffer view
         cdef int64_t nbytes
         shape, strides, dtype, _ = wanted
-        if type(array) is not ndarray or strides is None or array.dtype is not dtype:
+        if type(array) is not ndarray or strides is None or fields_of(array).descr != <PyObject *>dtype:
             return False
-        try:
-            PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
-        except (BufferError, ValueError):   # of a type that the protocol does not know
-            return False
-        nbytes = span_nbytes(&view, <tuple>shape, <tuple>strides)
+        nbytes = span_nbytes(fields_of(array), dtype.itemsize, <tuple>shape, <tuple>strides)
         if nbytes >= 0:
-            self.at[k] = <char *>view.buf if nbytes else &_nowhere
-        PyBuffer_Release(&view)
+            self.at[k] = fields_of(array).data if nbytes else &_nowhere
         return nbytes >= 0
 
-    def unbind(self):
+    cpdef unbind(self):
         """Let go of copies."""
         self.copies.clear()
 
@@ -129,12 +119,6 @@ cdef class StepPorts:
     scratch : int
         Number of its scratch memory.
     """
-
-    cdef CompiledPartition compiled
-    cdef Stream stream
-    cdef tuple constants
-    cdef int64_t *numbers
-    cdef int64_t count, scratch
 
     def __cinit__(self, CompiledPartition compiled not None, Stream stream not None, constants, numbers,
                   int64_t scratch):
@@ -168,10 +152,6 @@ cdef class StepCall:
     -----
     Raises, cost and signals as `CompiledPartition.execute`. Threads: one at a time for one set of addresses.
     """
-
-    cdef StepPorts ports
-    cdef Program program
-    cdef Addresses addresses
 
     def __init__(self, StepPorts ports not None, Program program not None, Addresses addresses not None):
         cdef int64_t k

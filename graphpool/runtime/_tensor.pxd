@@ -1,4 +1,3 @@
-from cpython.buffer cimport Py_buffer
 from libc.stdint cimport int64_t, uint64_t
 
 
@@ -38,6 +37,3 @@ cdef class Tensor:
 
 
 cdef Signature signature_of(object lt)
-
-# Bytes from the first to the last element of a view; -1 if it has not this shape and these strides.
-cdef int64_t span_nbytes(Py_buffer *view, tuple shape, tuple strides) except? -2

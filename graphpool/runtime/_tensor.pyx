@@ -1,10 +1,12 @@
 """A logical tensor bound to data."""
 
 from libc.stdint cimport int64_t, uintptr_t
-from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo, Py_buffer
 
 from graphpool._finalizing cimport gp_is_finalizing
 from graphpool._atomic cimport gp_add, gp_load, gp_store
+
+from ._ndarray cimport GP_WRITEABLE, fields_of, gp_array, span_nbytes
 
 import threading
 from functools import partial
@@ -222,20 +224,15 @@ cdef class Tensor:
 
     cdef bint _bind_strided(self, object array) except -1:
         """Take an array of the right type if it has shape and strides of the logical tensor: the usual case."""
-        cdef Py_buffer view
+        cdef gp_array *fields = fields_of(array)
         cdef int64_t nbytes
         lt = self.lt
         if lt.layout is not LayoutType.STRIDED or lt.strides is None or lt.dtype.bits == 4:
             return False
-        try:
-            PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
-        except (BufferError, ValueError):   # of a type that the protocol does not know
-            return False
-        nbytes = span_nbytes(&view, lt.shape, lt.strides)
+        nbytes = span_nbytes(fields, lt.dtype.numpy.itemsize, lt.shape, lt.strides)
         if nbytes >= 0:
-            self.is_readonly, self.nbytes, self.owner = view.readonly, nbytes, array
-            self.data = <char *>view.buf if nbytes else &_nothing
-        PyBuffer_Release(&view)
+            self.is_readonly, self.nbytes, self.owner = not fields.flags & GP_WRITEABLE, nbytes, array
+            self.data = fields.data if nbytes else &_nothing
         return nbytes >= 0
 
     @property
@@ -369,22 +366,6 @@ cdef class Tensor:
 
     def __repr__(self):
         return f"Tensor({self.lt!r}, {self.engine!r})"
-
-
-cdef int64_t span_nbytes(Py_buffer *view, tuple shape, tuple strides) except? -2:
-    """Bytes from the first element to the last one, gaps included, if the memory has this form; else -1."""
-    cdef int64_t i, n, stride, last = 0
-    cdef bint is_empty = False
-    if view.ndim != len(shape):
-        return -1
-    for i in range(view.ndim):
-        n, stride = shape[i], strides[i]
-        if view.shape[i] != n or (n > 1 and view.strides[i] != stride * view.itemsize):
-            return -1
-        if n > 1:
-            last += (n - 1) * stride
-        is_empty = is_empty or n == 0
-    return 0 if is_empty else (last + 1) * view.itemsize
 
 
 cdef class _Memory:

@@ -12,9 +12,9 @@ from graphpool.notebook import brief_list, html_table
 from graphpool.typing import UNKNOWN_DIM
 
 from ._compiled import SCRATCH_MODES, WEIGHTS_MODES, CompiledPartition, _recompile
+from ._form_cache import FormCache
 from ._tensor import Tensor
 from .collection import collection_paused
-from .form_cache import FormCache
 from .primitive import forget_program
 from .resizable_form import ResizableForm
 from .scheduling import parse_options

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import partial
-from itertools import count
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -14,6 +13,7 @@ from graphpool.cache.constants import BYTES_PER_S
 from graphpool.fork import Locked
 from graphpool.memory._budget import IDLE_PRIMITIVES
 
+from ._counters import UseClock
 from .model_memory import Candidate, ModelCounts
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class EngineModels(Locked):
     over more models than fit exchanges nothing in vain.
 
     With `keeps_programs` an open model has what it needs to run: where jobs wait for memory, none may wait for a
-    program that was given up while others were let in. `cost_clock` and `clock` tell seconds, of costs and of last
-    uses.
+    program that was given up while others were let in. `cost_clock` tells seconds.
 
     Notes
     -----
@@ -64,12 +63,10 @@ class EngineModels(Locked):
         self._primitives, self.constants, self._budget = primitives, constants, budget
         self._models: WeakSet[ModelMemory] = WeakSet()
         self._ended: dict[str, ModelCounts] = {}  # by name, of models that are closed
-        self._ticks = count(1)
-        self._now = 0
+        self.uses = UseClock()
         self.pack_s_per_byte = 1 / BYTES_PER_S  # of the model that has packed last: what others are taken to need
         self._in_vain: tuple[ModelMemory, int, int] | None = None  # who missed how much room, and when
         self.keeps_programs = keeps_programs
-        self.clock: Callable[[], float] = monotonic
         self.cost_clock: Callable[[], float] = perf_counter
         constants.kept_keys = self.kept_keys
         budget.register(self, stage=IDLE_PRIMITIVES)
@@ -101,11 +98,6 @@ class EngineModels(Locked):
                 found[model.name] = found.get(model.name, ModelCounts()) + model.counts()
         return found
 
-    def tick(self) -> int:
-        """The time of a use of a model: the number of uses so far."""
-        self._now = next(self._ticks)
-        return self._now
-
     def _open(self) -> list[ModelMemory]:
         """Those that are not closed."""
         with self._lock:
@@ -121,7 +113,7 @@ class EngineModels(Locked):
     def _candidates(self, but: ModelMemory | None = None) -> list[Candidate]:
         """What could be given up now, what saves least per byte first; nothing of the model `but`."""
         models = self._open()
-        now = self._now
+        now = self.uses.now
         found = [c for model in models if not (model is but or model.is_kept) for c in model.candidates(now)]
         packed = {model: model.packed() for model in models}
         idle = self.constants.idle()
@@ -192,7 +184,7 @@ class EngineModels(Locked):
         newcomer = next((model for model in models if model.is_here), None)
         if newcomer is None:
             return 0
-        now, vain = self._now, self._in_vain
+        now, vain = self.uses.now, self._in_vain
         if vain is not None and vain[:2] == (newcomer, now) and vain[2] <= nbytes:
             return 0
         worth = newcomer.rate(now) * newcomer.pack_s_per_byte / MARGIN

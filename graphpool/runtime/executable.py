@@ -11,17 +11,16 @@ import numpy as np
 
 from graphpool.errors import StateError, explain
 
+from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .form_charge import FormCharge
 from .form_constants import FormConstants
 from .form_plan import FormPlan
 from .form_steps import FormSteps
 from .inner_models import InnerModels
-from .model_port import check_output
 from .model_step import is_plain
 from .primitive import forget_program
 from .resizable_form import ResizableForm
-from .result_arrays import ResultArrays
 from .runner import Runner
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
@@ -110,7 +109,7 @@ class Executable(ResizableForm):
         self._results = ResultArrays(engine.budget, f"results of {name}") if results is None else results
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}") if arenas is None else arenas
         self._make_plan(made.values)
-        self._runner = self._first_runner = Runner(
+        self.runner = self._first_runner = Runner(
             self.form, self._tensors, self._steps, self._plan.targets, self._constants, self._stream, self._results,
             self._arenas,
         )  # fmt: skip
@@ -149,7 +148,7 @@ class Executable(ResizableForm):
         self.results_nbytes, self.host_nbytes = plan.results_nbytes, plan.host_nbytes
 
     def _make_runner(self) -> None:
-        self._runner = self._first_runner.sized(self._tensors, self._arrays, self._plan, self._programs)
+        self.runner = self._first_runner.sized(self._tensors, self._arrays, self._plan, self._programs)
 
     @property
     def compiled(self) -> tuple[CompiledPartition, ...]:
@@ -244,10 +243,7 @@ class Executable(ResizableForm):
         """
         if self._is_closed:
             raise StateError(explain("the form is closed", hint="specialise the model again"))
-        given = {} if outputs is None else outputs
-        for name, array in given.items():
-            check_output(name, array, self._tensors.get(self.form.outputs[name]))
-        return self._runner.run(inputs, {**given, **held} if held else given)
+        return self.runner.run(inputs, outputs, held)
 
     def output(self, name: str) -> tuple[tuple[int, ...], Any] | None:
         """Shape and type of an output; None where they follow from contents, or it is no array."""
@@ -261,7 +257,7 @@ class Executable(ResizableForm):
     def can_repeat(self, ports: LoopPorts, inputs: Mapping[str, Any]) -> bool:
         """Whether a trip of a loop is calls of kernels alone, and leaves states as it found them but for elements."""
         names = (*(name for _, name in ports.states), *(name for name, _ in ports.rows))
-        if not self._runner.can_repeat([name for name in (*names, ports.check) if name is not None]):
+        if not self.runner.can_repeat([name for name in (*names, ports.check) if name is not None]):
             return False
         states = [(inputs[source], self.output(target)) for source, target in ports.states]
         return all(self.output(name) is not None for name, _ in ports.rows) and all(
@@ -306,7 +302,7 @@ class Executable(ResizableForm):
         if self._is_closed:
             raise StateError(explain("the form is closed", hint="specialise the model again"))
         places = TripPlaces(ports, inputs, scanned, buffers, rows, first)
-        return self._runner.repeat(places, most, time_ns)
+        return self.runner.repeat(places, most, time_ns)
 
     def shape_of(self, output: str) -> tuple[int, ...] | None:
         """Shape of an output; None where it follows from contents."""
@@ -315,7 +311,7 @@ class Executable(ResizableForm):
 
     def check_room(self, outputs: Iterable[str]) -> int:
         """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""
-        return self._runner.check_room(outputs)
+        return self.runner.check_room(outputs)
 
     # ---- memory
 
@@ -448,10 +444,10 @@ class Executable(ResizableForm):
 
     def clear(self) -> None:
         """Forget what runs keep for the next one: their arenas go."""
-        self._runner.clear()
+        self.runner.clear()
 
     def _free_own(self) -> None:
-        self._runner.clear()
+        self.runner.clear()
         if self._first is None:
             return
         for compiled in self._described or ():

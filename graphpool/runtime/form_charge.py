@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ._compiled import CompiledPartition
+    from ._result_arrays import ResultArrays
     from ._share import PrimitiveShare
     from .engine import Engine
     from .form_constants import FormConstants
-    from .result_arrays import ResultArrays
 
 __all__ = ["FormCharge"]
 

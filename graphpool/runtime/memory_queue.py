@@ -13,12 +13,14 @@ from weakref import WeakKeyDictionary
 from graphpool.errors import InvalidArgumentError, MemoryTimeoutError, OutOfMemoryError, check_choice, explain
 from graphpool.fork import Locked
 
+from ._counters import Jobs
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from graphpool.memory import Budget
 
-    from .result_arrays import ResultArrays
+    from ._result_arrays import ResultArrays
 
 __all__ = ["ON_PRESSURE", "MemoryQueue", "QueueStats"]
 
@@ -94,7 +96,7 @@ class MemoryQueue(Locked):
     Notes
     -----
     Threads: safe, also in a forked child. Waiting ends with a signal whose handler raises, such as that of Ctrl-C.
-    Cost: a lock, twice a job.
+    Cost: half a microsecond a job that finds room.
     """
 
     def __init__(self, budget: Budget, on_pressure: str, timeout_s: float) -> None:
@@ -103,7 +105,7 @@ class MemoryQueue(Locked):
         self.waits = check_choice("on_pressure", on_pressure, ON_PRESSURE) == "wait"
         self._timeout_s = timeout_s
         self._budget = budget
-        self._begun = 0
+        self._jobs = Jobs()
         self._waits = self._timeouts = 0
         self._waited_s = 0.0
         self._results: WeakKeyDictionary[ResultArrays, int] = WeakKeyDictionary()  # of models: the largest of a run
@@ -117,11 +119,10 @@ class MemoryQueue(Locked):
     def _reset(self) -> None:
         """Nobody is there: in a forked child the threads of the others do not exist."""
         self._charging = threading.RLock()
-        self._running: dict[int, Callable[[], int]] = {}  # thread -> what the budget counts for it between runs
+        self._jobs.forget()
         self._line: list[_Waiter] = []  # runs, then loads
-        self._alone: _Waiter | None = None
 
-    def run(self, work: Callable[[], V], own_nbytes: Callable[[], int]) -> V:
+    def run(self, work: Callable[..., V], own_nbytes: Callable[[], int], *given: Any, is_load: bool = False) -> V:
         """What `work` returns, which may be tried several times; raises what it raises.
 
         Parameters
@@ -130,6 +131,10 @@ class MemoryQueue(Locked):
             Lets go of what it took when it raises `OutOfMemoryError`.
         own_nbytes : callable
             Bytes that the budget counts for what the job belongs to between runs: its model. Unit: bytes.
+        *given
+            What `work` takes.
+        is_load : bool, default=False
+            Whether it takes memory for good.
 
         Raises
         ------
@@ -138,26 +143,28 @@ class MemoryQueue(Locked):
         MemoryTimeoutError
             It would fit on an idle engine, and no memory came free in time.
         """
-        return self._try(work, own_nbytes, is_load=False)
+        if self._jobs.is_here:
+            return work(*given)  # within another job, which is tried again as a whole
+        number = 0
+        try:
+            number = self._jobs.begin(own_nbytes)
+            if number < 0:
+                number = self._wait_to_begin(own_nbytes)
+            return work(*given)
+        except OutOfMemoryError as error:
+            if not self._may_fit_later(number, error, own_nbytes):
+                raise
+        finally:
+            self._end(None)
+        return self._try_in_turn(partial(work, *given), own_nbytes, _Waiter(is_load))
 
     def load(self, work: Callable[[], V]) -> V:
         """As `run`, for what takes memory for good; refused at once unless this queue waits."""
-        return self._try(work, lambda: 0, is_load=True) if self.waits else work()
-
-    def _try(self, work: Callable[[], V], own_nbytes: Callable[[], int], is_load: bool) -> V:
-        if threading.get_ident() in self._running:
-            return work()  # within another job, which is tried again as a whole
-        if not (is_load and self._line):
-            number = [0]
-            try:
-                self._budget.wait_until(partial(self._may_begin, number, own_nbytes))
-                return work()
-            except OutOfMemoryError as error:
-                if not self._may_fit_later(number[0], error, own_nbytes):
-                    raise
-            finally:
-                self._end(None)
-        return self._try_in_turn(work, own_nbytes, _Waiter(is_load))
+        if not self.waits:
+            return work()
+        if self._line and not self._jobs.is_here:
+            return self._try_in_turn(work, _no_nbytes, _Waiter(is_load=True))
+        return self.run(work, _no_nbytes, is_load=True)
 
     def stats(self) -> QueueStats:
         """Counters."""
@@ -187,7 +194,7 @@ class MemoryQueue(Locked):
         """
         with self._charging:
             self._budget.check(nbytes, holder=holder, later_nbytes=results_nbytes)
-            own_nbytes = self._running.get(threading.get_ident())
+            own_nbytes = self._jobs.own_nbytes
             if self.waits and own_nbytes is not None and not own_nbytes() and self._budget.kept:
                 self._check_others(nbytes + results_nbytes, results_nbytes, holder)
             yield
@@ -211,31 +218,26 @@ class MemoryQueue(Locked):
 
     # ---- jobs beside others
 
-    def _may_begin(self, number: list[int], own_nbytes: Callable[[], int]) -> bool:
-        """Count a job of this thread unless another is to be alone; `number` stays 0 where others are going on."""
-        with self._lock:
-            if self._alone is not None:
-                return False
-            is_first = not self._running
-            self._count(own_nbytes)
-            number[0] = self._begun if is_first else 0
-            return True
+    def _wait_to_begin(self, own_nbytes: Callable[[], int]) -> int:
+        """Begin a job of this thread when no other is to be alone; its number, see `Jobs.begin`."""
+        number = -1
 
-    def _count(self, own_nbytes: Callable[[], int]) -> None:
-        self._begun += 1
-        self._running[threading.get_ident()] = own_nbytes
+        def has_begun() -> bool:
+            nonlocal number
+            number = self._jobs.begin(own_nbytes)
+            return number >= 0
+
+        self._budget.wait_until(has_begun)
+        return number
 
     def _end(self, waiter: _Waiter | None) -> None:
         """End a job of this thread, if it had begun, and let others go on beside it."""
-        with self._lock:
-            self._running.pop(threading.get_ident(), None)
-            if self._alone is waiter:
-                self._alone = None
+        self._jobs.end(waiter)
         self._budget.wake()
 
     def _may_fit_later(self, number: int, error: OutOfMemoryError, own_nbytes: Callable[[], int]) -> bool:
         """Whether a job that has failed may succeed alone, or when users have let go of something."""
-        if number != self._begun:
+        if number != self._jobs.begun:
             return True
         return self.waits and error.fields.get("smallest_limit") is not None and self._budget.kept > own_nbytes()
 
@@ -300,17 +302,20 @@ class MemoryQueue(Locked):
         """Whether it is this job's turn and no other is going on; from its turn on, none begins."""
         room = self._budget.limit - self._budget.kept
         with self._lock:
-            if self._alone not in (None, me):
+            alone = self._jobs.alone
+            if alone not in (None, me):
                 return False
             runs = [waiter for waiter in self._line if not waiter.is_load] or self._line[:1]
-            first = next((waiter for waiter in runs if waiter.extra_nbytes <= room), None)
-            was_alone, self._alone = self._alone, me if first is me else None
-            if first is me and not self._running:
-                self._count(own_nbytes)
-                return True
-        if was_alone is not None and first is not me:
-            self._budget.wake()
+            if next((waiter for waiter in runs if waiter.extra_nbytes <= room), None) is me:
+                return self._jobs.begin(own_nbytes, me) >= 0
+        if alone is me:
+            self._end(me)
         return False
+
+
+def _no_nbytes() -> int:
+    """What the budget counts for a job that belongs to nothing. Unit: bytes."""
+    return 0
 
 
 def _describe(what: str, facts: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from graphpool.notebook import brief_list, html_table
 
 from .model_forms import ModelForms
 from .model_memory import Ranked
-from .model_port import as_input, check_names, check_outputs, describe_port
+from .model_port import describe_port
 from .request_batches import Padding, run_side_by_side
 from .scheduling import parse_options
 from .session import Session
@@ -105,8 +105,9 @@ class Model(Ranked):
     Notes
     -----
     Ownership: owns its compiled forms; arrays given to `run` are not kept. Threads: safe; runs go on side by side, each
-    with an arena of its own, and one form is compiled at a time. Cost of `run`: a few microseconds and about one a
-    partition beyond the work; new shapes take a fraction of a millisecond, or a compilation where a decision changes.
+    with an arena of its own, and one form is compiled at a time. Cost of `run`: three microseconds beyond the work, and
+    a fraction of one for each further partition, input and output; new shapes take a fraction of a millisecond, or a
+    compilation where a decision changes.
     Source: oneDNN Graph's programming model, what a framework does around partitions.
     """
 
@@ -137,10 +138,10 @@ class Model(Ranked):
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.engine, self.name, self.weights, self.metadata = engine, name, weights, metadata
         self._owns_engine = owns_engine
-        self._input_names = [port.name for port in self.inputs]
         self._forms = ModelForms(
-            self.inputs, specialise, engine, name, self.options, weights, deciding, capacity, shapes, priority, stream
-        )
+            self.inputs, self.outputs, specialise, engine, name, self.options, weights, deciding, capacity, shapes,
+            priority, stream,
+        )  # fmt: skip
         self._memory = self._forms.memory
         self.is_static = all(port.is_static and port.name not in self._forms.deciding for port in self.inputs)
         self._packed: PackedSource | None = None
@@ -188,11 +189,7 @@ class Model(Ranked):
         LimitError
             Host functions exceeded what `graphpool.Limits` let them take; the outputs are not complete.
         """
-        check_names(inputs, self._input_names)
-        arrays = {port.name: as_input(port, inputs[port.name]) for port in self.inputs}
-        if outputs is not None:
-            check_outputs(outputs, arrays, self.outputs)
-        return self._forms.run(arrays, outputs)
+        return self._forms.run(inputs, outputs)
 
     def run_many(
         self, requests: Iterable[Mapping[str, Any]], *, mask: str | None = None, most_rows: int = 8
@@ -266,7 +263,7 @@ class Model(Ranked):
         """
         self._forms.cache.check_open()
         names, sizes = self.states if state is None else state, {} if capacity is None else capacity
-        return self._forms.in_turn(lambda: Session(self, names, sizes))
+        return self._forms.in_turn(Session, self, names, sizes)
 
     @property
     def states(self) -> dict[str, str]:
@@ -359,12 +356,12 @@ class Model(Ranked):
         """
         return self._forms.buffers(shapes)
 
-    def repeat(self, arrays: Mapping[str, Any], work: Callable[[Executable, Any], None]) -> None:
+    def repeat(self, arrays: dict[str, Any], work: Callable[[Executable, Any], None]) -> None:
         """Hand the form for dense arrays of all inputs, and them, to what makes trips of a loop on it.
 
         Parameters
         ----------
-        arrays : mapping
+        arrays : dict
             Input name -> array.
         work : callable
             Called with the form and the arrays.

@@ -12,21 +12,22 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from graphpool import spans
-from graphpool.errors import GraphpoolError, InvalidArgumentError, OutOfMemoryError, explain
-from graphpool.log import compile_log, error_log, execute_log, is_on, profile_log
+from graphpool.errors import InvalidArgumentError, explain
+from graphpool.log import compile_log, execute_log, is_on, profile_log
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.memory._budget import IDLE_PRIMITIVES
 
+from ._form_cache import FormCache
+from ._model_run import ModelRun
+from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .collection import collection_paused
 from .constant_part import check_files
 from .declared_shapes import DeclaredShapes
 from .executable import Executable
-from .form_cache import FormCache, FormUse
 from .memory_peak import MemoryPeak
 from .model_memory import ModelMemory, shared_nbytes
 from .model_port import check_is_mapping, describe_shapes, stand_in
-from .result_arrays import ResultArrays
 from .session import Sessions
 from .shape_ranges import ShapeRanges
 from .shared_arenas import SharedArenas
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from graphpool.cache import ConstantBuffer, PackedKey
     from graphpool.memory import BufferInfo
 
+    from ._form_cache import FormUse
     from ._tensor import Tensor
     from .engine import Engine
     from .held_states import HeldStates
@@ -95,8 +97,8 @@ class ModelStats:
     sequential_arena_nbytes: int
 
 
-class ModelForms:
-    """Finds the form for the shapes of a run, or has it compiled. Parameters are those of `Model`.
+class ModelForms(ModelRun):
+    """Makes the forms that runs find, compiled where need be. Parameters are those of `Model`.
 
     Attributes
     ----------
@@ -116,6 +118,7 @@ class ModelForms:
     def __init__(
         self,
         inputs: Sequence[ModelPort],
+        outputs: Sequence[ModelPort],
         specialise: Specialise,
         engine: Engine,
         name: str,
@@ -128,15 +131,15 @@ class ModelForms:
         stream: Stream | None = None,
     ) -> None:
         self.memory = keeper = ModelMemory(engine.model_memory, name, priority)
-        self._inputs, self.specialise, self._engine, self._name = inputs, specialise, engine, name
+        names = [port.name for port in inputs if port.name in deciding]
+        super().__init__(name, inputs, outputs, names, FormCache(name, capacity), keeper.count, engine.queue)
+        self._inputs, self.specialise, self._engine = inputs, specialise, engine
         self._options, self._weights = options, weights
-        self.deciding = tuple(port.name for port in inputs if port.name in deciding)
         self.arguments: dict[str, Any] = {"deciding": self.deciding, "capacity": capacity, "shapes": shapes}
         ranges = ShapeRanges({} if shapes is None else shapes, inputs)
         is_fixed = all(dims is not None and all(isinstance(dim, int) for dim in dims) for dims in ranges.dims.values())
         dims = ranges.dims if getattr(specialise, "takes_sizes", False) and not is_fixed else None
         self.variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)
-        self.cache: FormCache[Executable] = FormCache(name, capacity)
         engine.budget.register(self.cache, stage=IDLE_PRIMITIVES, keeper=keeper)
         self.sessions = Sessions()
         self.stream = Stream(engine) if stream is None else stream
@@ -146,7 +149,6 @@ class ModelForms:
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}", keeper)
         self._arenas.enter()
         self._roomy: FormUse[Executable] | None = None  # the last one that room was made for
-        self.declared: DeclaredShapes | None = None
         keeper.own(self.cache, self.variable, self._arenas, self._results, self.sessions, specialise, self._undo)
         if shapes is not None:
             self.declared = DeclaredShapes(
@@ -161,51 +163,18 @@ class ModelForms:
 
     # ---- running
 
-    def run(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Run the form for these inputs: alone, where it found too little memory beside other runs."""
-        try:
-            if self.is_told():
-                return self.run_told(arrays, lambda: self._run(arrays, outputs))
-            return self.in_turn(lambda: self._run(arrays, outputs))
-        except GraphpoolError as error:
-            error_log.info("%s: %s: %s", self._name, type(error).__name__, error)
-            raise
-
-    @staticmethod
-    def is_told() -> bool:
-        """Whether somebody wants to know of runs."""
-        return spans.opener is not None or is_on(execute_log) or is_on(profile_log)
-
-    def run_told(self, arrays: Mapping[str, Any], work: Callable[[], V]) -> V:
-        """What `in_turn` gives; whoever listens is told of it."""
+    def _run_told(self, arrays: Mapping[str, Any], work: Callable[..., V], *given: Any) -> V:
         shapes, start = describe_shapes(arrays), time.perf_counter()
-        execute_log.info("%s: runs for %s", self._name, shapes)
-        with spans.span(f"execute {self._name}", model=self._name, shapes=shapes) as note:
-            results = self.in_turn(work)
+        execute_log.info("%s: runs for %s", self.name, shapes)
+        with spans.span(f"execute {self.name}", model=self.name, shapes=shapes) as note:
+            results = self.in_turn(work, *given)
             arena_nbytes = self._arenas.current().nbytes
             note(arena_nbytes=arena_nbytes)
         ms = (time.perf_counter() - start) * 1e3
-        profile_log.info("%s: ran for %s in %.3g ms, arena %d bytes", self._name, shapes, ms, arena_nbytes)
+        profile_log.info("%s: ran for %s in %.3g ms, arena %d bytes", self.name, shapes, ms, arena_nbytes)
         return results
 
-    def in_turn(self, work: Callable[[], V]) -> V:
-        """What a job returns that waits for memory, where the engine's queue lets it."""
-        return self._engine.queue.run(work, self._between_runs_nbytes)
-
-    def _run(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
-        use, runs = self.enter(arrays), 1
-        try:
-            if self.declared is not None and self._roomy is not use:
-                form, self._roomy = use.executable, use
-                self._make_room(form.arena_nbytes, form.results_nbytes + form.host_nbytes)
-            return use.executable.run(arrays, outputs)
-        except OutOfMemoryError:
-            runs = 0
-            raise
-        finally:
-            self.cache.leave(use, runs)
-
-    def repeat(self, arrays: Mapping[str, Any], work: Callable[[Executable, Any], None]) -> None:
+    def repeat(self, arrays: dict[str, Any], work: Callable[[Executable, Any], None]) -> None:
         """Hand the form for these inputs, made if need be, and them, to what makes trips of a loop on it."""
         use = self.enter(arrays)
         try:
@@ -215,18 +184,10 @@ class ModelForms:
 
     # ---- forms
 
-    def enter(self, arrays: Mapping[str, Any], states: HeldStates | None = None) -> FormUse[Executable]:
-        """The form for these inputs, made if need be; it stays open until the cache is told that it is left."""
-        shapes = tuple(value.shape if isinstance(value, np.ndarray) else None for value in arrays.values())
-        key = shapes, tuple(arrays[name].tobytes() for name in self.deciding), None if states is None else states.key
-        self.memory.touch()
-        try:
-            make = self._make
-            return self.cache.enter(key, lambda exactly: self.memory.timed()(make)(arrays, shapes, exactly, states))
-        finally:
-            if self.cache.is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
-                self.variable.close()
-                self._close_packed()
+    def _end_late(self) -> None:
+        """Give back what a run of a model that was closed meanwhile has made: its weights are not read again."""
+        self.variable.close()
+        self._close_packed()
 
     def _enter_shapes(self, shapes: Mapping[str, Any] | None) -> FormUse[Executable]:
         """The form for these shapes, which stays open as of `enter`."""
@@ -267,7 +228,14 @@ class ModelForms:
 
     @collection_paused()
     def _make(
-        self, arrays: Mapping[str, Any], shapes: tuple[Any, ...], exactly: bool, states: HeldStates | None
+        self, exactly: bool, arrays: Mapping[str, Any], shapes: tuple[Any, ...], states: HeldStates | None
+    ) -> Executable:
+        """A form for these inputs."""
+        with self.memory.timed():
+            return self._form_for(exactly, arrays, shapes, states)
+
+    def _form_for(
+        self, exactly: bool, arrays: Mapping[str, Any], shapes: tuple[Any, ...], states: HeldStates | None
     ) -> Executable:
         deciding = {name: arrays[name] for name in self.deciding}
         given = dict(zip(arrays, shapes, strict=True))
@@ -280,6 +248,12 @@ class ModelForms:
             self.declared.prepare()
             self._make_room(0, max((form.variable.instance_nbytes for form in self.variable), default=0))
         return self.variable.form(given, deciding, exactly, self._compile)
+
+    def _make_room_for(self, use: FormUse[Executable]) -> None:
+        """Keep to what is promised for declared shapes before a run of another form than the last."""
+        if self._roomy is not use:
+            form, self._roomy = use.executable, use
+            self._make_room(form.arena_nbytes, form.results_nbytes + form.host_nbytes)
 
     def _make_room(self, arena_nbytes: int, nbytes: int) -> None:
         """Keep to what is promised for declared shapes, without a limit too: give up what is kept for other shapes.
@@ -307,7 +281,7 @@ class ModelForms:
     ) -> Executable:
         """A form for these shapes, in which sizes may vary."""
         start, described = time.perf_counter(), describe_shapes(shapes)
-        with spans.span(f"compile {self._name}", model=self._name, shapes=described) as note:
+        with spans.span(f"compile {self.name}", model=self.name, shapes=described) as note:
             made = self._compile_form(shapes, deciding, variable, states, is_planned)
             note(
                 partitions=len(made.partitions), programs_nbytes=made.programs_nbytes,
@@ -326,7 +300,7 @@ class ModelForms:
         is_planned: bool,
     ) -> Executable:
         with self.memory.timed_compiling():
-            loading = ArrayAllocator(self._engine.budget, f"loading of {self._name}")
+            loading = ArrayAllocator(self._engine.budget, f"loading of {self.name}")
             form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
             loading.hand_over()  # constants are charged as such
             for inner in form.inner:
@@ -334,7 +308,7 @@ class ModelForms:
                     engine=self._engine, capacity=self.arguments["capacity"], schedule=self._options.policy,
                     streams=self._options.streams, weights=self._weights, stream=self.stream,
                 )  # fmt: skip
-            shared = self._bound, self._name, self._options, self._weights, self._packed, self._results
+            shared = self._bound, self.name, self._options, self._weights, self._packed, self._results
             held = None if states is None else states.sized(shapes)
             made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned)
             try:
@@ -348,7 +322,7 @@ class ModelForms:
         hosted = sum(fallback is not None for fallback in form.fallbacks)
         compile_log.info(
             "%s: compiled for %s in %.3g ms: %d partitions, %d on the host; programs %d, constants %d, arena %d bytes",
-            self._name, shapes, ms, len(form.partitions), hosted, form.programs_nbytes,
+            self.name, shapes, ms, len(form.partitions), hosted, form.programs_nbytes,
             form.constants_nbytes, form.arena_nbytes,
         )  # fmt: skip
 

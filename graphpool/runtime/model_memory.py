@@ -13,23 +13,22 @@ from graphpool.cache.constants import BYTES_PER_S, CALL_COST_S
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.fork import Locked
 
+from ._counters import UseCount
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
+    from ._form_cache import FormCache
+    from ._result_arrays import ResultArrays
     from ._share import PrimitiveShare
     from .engine import Engine
     from .engine_models import EngineModels
     from .executable import Executable
-    from .form_cache import FormCache
-    from .result_arrays import ResultArrays
     from .session import Sessions
     from .shared_arenas import SharedArenas
     from .variable_forms import VariableForms
 
 __all__ = ["Candidate", "ModelCounts", "ModelMemory", "ModelUsage", "Ranked", "check_priority", "shared_nbytes"]
-
-HORIZON = 10
-"""Uses over which the mean interval between two of them is taken, about; older ones fade."""
 
 PATIENCE = 2.0
 """How many of its usual intervals a model may stay unused before its worth begins to fall."""
@@ -111,10 +110,10 @@ class Candidate(NamedTuple):
 
 
 class ModelMemory(Locked):
-    """The parts of a model that cost time to have again, and the use that is made of it.
+    """The parts of a model that cost time to have again, and the use that is made of it, which runs `count`.
 
     Ownership: of nothing but constants that a model without forms needs to come back, which stay charged. Threads:
-    safe. Cost of `touch`, once a run: half a microsecond.
+    safe.
     """
 
     def __init__(self, order: EngineModels, name: str, priority: float) -> None:
@@ -122,9 +121,7 @@ class ModelMemory(Locked):
         self._order, self.name = order, name
         self.priority = check_priority(priority)
         self.is_pinned = False
-        self.uses = 0
-        self.last_use_s: float | None = None
-        self._last, self._interval = 0, 0.0
+        self.count = UseCount(order.uses, order)
         self._compile_s = self._resize_s = self._pack_s_per_byte = 0.0
         self._packing_s, self._compilations = 0.0, 0
         self._source: list[Any] = []
@@ -148,19 +145,9 @@ class ModelMemory(Locked):
 
     # ---- use
 
-    def touch(self) -> None:
-        """Count a use."""
-        now = self._order.tick()
-        if self.uses:
-            self._interval += (now - self._last - self._interval) / min(self.uses + 1, HORIZON)
-        else:
-            self._interval = float(len(self._order))  # as if all models were used alike
-        self._last, self.last_use_s = now, self._order.clock()
-        self.uses += 1
-
     def rate(self, now: int) -> float:
         """Uses of it per use of any model, times its priority, which falls while it is not used."""
-        return self.priority / max(self._interval, (now - self._last) / PATIENCE, 1.0)
+        return self.priority / max(self.count.interval, (now - self.count.last) / PATIENCE, 1.0)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -320,8 +307,8 @@ class ModelMemory(Locked):
             arenas_nbytes=self._arenas.current().stats().nbytes,
             results_nbytes=self._results.held,
             states_nbytes=self._sessions.nbytes,
-            uses=self.uses,
-            last_use_s=self.last_use_s,
+            uses=self.count.uses,
+            last_use_s=self.count.last_s,
             priority=self.priority,
             is_pinned=self.is_pinned,
             is_busy=self.is_busy,

@@ -20,7 +20,6 @@ __all__ = [
     "as_input",
     "check_names",
     "check_output",
-    "check_outputs",
     "describe_port",
     "describe_shapes",
     "stand_in",
@@ -171,21 +170,6 @@ def check_names(inputs: Mapping[str, Any], names: Sequence[str]) -> None:
         raise InvalidArgumentError(
             explain(f"unknown input {unknown!r}", accepted=f"inputs {names}"), input_name=unknown
         )
-
-
-def check_outputs(outputs: Mapping[str, Any], inputs: Mapping[str, Any], ports: Sequence[ModelPort]) -> None:
-    """Raise `InvalidArgumentError` unless the names are those of outputs, and no two arrays may share memory."""
-    check_is_mapping("outputs", outputs, "names of outputs as keys, and arrays for them")
-    names = {port.name for port in ports}
-    taken = [("input", name, array) for name, array in inputs.items() if isinstance(array, np.ndarray)]
-    for name, array in outputs.items():
-        if name not in names:
-            raise InvalidArgumentError(explain(f"unknown output {name!r}", accepted=sorted(names)), output=name)
-        for side, other, memory in taken:
-            if isinstance(array, np.ndarray) and np.may_share_memory(array, memory):
-                what = f"output {name!r} shares memory with {side} {other!r}"
-                raise InvalidArgumentError(explain(what, hint="pass separate arrays"), output=name)
-        taken.append(("output", name, array))
 
 
 def check_output(name: str, array: Any, described: LogicalTensor | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,8 @@ import numpy as np
 
 from graphpool.errors import InvalidArgumentError, explain
 
-from .model_port import as_input, check_names, describe_port
+from ._model_run import InputPorts
+from .model_port import describe_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +35,8 @@ def run_side_by_side(run: Callable[[Any], Any], jobs: Sequence[Any], stream: Str
     nthreads = min(stream.engine.threads, len(jobs))
     if nthreads < 2:
         return [_run_numbered(run, number, job) for number, job in enumerate(jobs)]
+    from concurrent.futures import ThreadPoolExecutor  # most programs never need it
+
     with _busy(stream), ThreadPoolExecutor(nthreads, "graphpool-request") as executor:
         futures = [executor.submit(_run_numbered, run, number, job) for number, job in enumerate(jobs)]
     return [future.result() for future in futures]
@@ -100,6 +102,7 @@ class Padding:
             )
         self._rows, self._length = dims
         self._inputs, self._outputs, self._mask, self._most_rows = inputs, outputs, mask, int(most_rows)
+        self._ports = InputPorts(inputs)
         for port in (*inputs, *outputs):
             self._check(port)
 
@@ -117,8 +120,7 @@ class Padding:
 
     def checked(self, request: Mapping[str, Any]) -> Arrays:
         """The arrays of a request; raises as `Model.run`, before anything runs."""
-        check_names(request, [port.name for port in self._inputs])
-        arrays = {port.name: as_input(port, request[port.name]) for port in self._inputs}
+        arrays = self._ports.take(request)
         rows, length = arrays[self._mask].shape
         for port in self._inputs:
             for dim, size in zip(port.shape or (), arrays[port.name].shape, strict=True):

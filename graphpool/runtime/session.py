@@ -21,15 +21,16 @@ from graphpool.errors import (
 from graphpool.fork import Locked, reset_in_child
 from graphpool.memory._arrays import ArrayAllocator
 
-from .model_port import as_input, check_is_mapping, check_names, check_outputs, stand_in
+from ._model_run import InputPorts, check_outputs
+from .model_port import as_input, check_is_mapping, stand_in
 from .session_states import describe_states
 from .state_buffers import StateBuffers, StateContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ._form_cache import FormUse
     from .executable import Executable
-    from .form_cache import FormUse
     from .held_states import HeldState, HeldStates
     from .model import Model
     from .model_port import ModelPort
@@ -97,6 +98,8 @@ class Session:
 
     def _start(self, held: HeldStates, buffers: StateBuffers) -> None:
         self._held, self._buffers = held, buffers
+        self._inputs = InputPorts(self._given)
+        self._output_names = frozenset(port.name for port in self.model.outputs if port.name not in held.outputs)
         self._is_closed = False
         self._reset_in_child()
         reset_in_child(self)
@@ -155,18 +158,15 @@ class Session:
             arrays = self._take(inputs)
             shapes = self._shapes_for(arrays)
             if outputs is not None:
-                ports = [port for port in self.model.outputs if port.name not in self._held.outputs]
-                check_outputs(outputs, arrays, ports)
-            forms = self.model._forms
-            if forms.is_told():
-                return forms.run_told(arrays, lambda: self._run_once(dict(arrays), outputs, shapes))
-            return forms.in_turn(lambda: self._run_once(dict(arrays), outputs, shapes))
+                check_outputs(outputs, arrays, self._output_names)
+            return self.model._forms.run_in_turn(arrays, self._run_once, arrays, outputs, shapes)
 
     def _run_once(
-        self, arrays: dict[str, Any], outputs: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
+        self, given: Mapping[str, Any], outputs: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, Any]:
         self._own(self._content)
-        use = self._enter(arrays, {state.input: self._view(state, shapes) for state in self._held.states})
+        arrays = self._with_states(given, {state.input: self._view(state, shapes) for state in self._held.states})
+        use = self.model._forms.enter(arrays, self._held)
         try:
             return self._run(use, arrays, outputs, shapes)
         finally:
@@ -180,8 +180,7 @@ class Session:
                 explain(f"input {named!r} is a state of the session", hint="leave it out; restore() sets states"),
                 input_name=named,
             )
-        check_names(inputs, [port.name for port in self._given])
-        return {port.name: as_input(port, inputs[port.name]) for port in self._given}
+        return self._inputs.take(inputs)
 
     def _shapes_for(self, arrays: Mapping[str, Any], length: int | None = None) -> dict[str, tuple[int, ...]]:
         """Shapes of the states as a run on these inputs reads them; with another length if it is given."""
@@ -222,12 +221,10 @@ class Session:
     def _view(self, state: HeldState, shapes: Mapping[str, tuple[int, ...]]) -> np.ndarray[Any, Any]:
         return self._buffers.view(state, self._content.sides.get(state.input, 0), shapes[state.input])
 
-    def _enter(self, arrays: dict[str, Any], views: Mapping[str, Any]) -> FormUse[Executable]:
-        """The form for inputs and states, of which `arrays` has both from now on, in the model's order."""
+    def _with_states(self, arrays: Mapping[str, Any], views: Mapping[str, Any]) -> dict[str, Any]:
+        """All inputs, in the model's order."""
         given = {**arrays, **views}
-        arrays.clear()
-        arrays.update((port.name, given[port.name]) for port in self.model.inputs)
-        return self.model._forms.enter(arrays, self._held)
+        return {port.name: given[port.name] for port in self.model.inputs}
 
     def _run(
         self,
@@ -369,8 +366,7 @@ class Session:
             self.reset()
             return
         with self._use():
-            check_names(states, [state.input for state in self._held.states])
-            arrays = {state.input: as_input(self._port(state), states[state.input]) for state in self._held.states}
+            arrays = InputPorts(map(self._port, self._held.states)).take(states)
             self._check_alike(arrays)
             self._own()
             self._content = _EMPTY
@@ -457,7 +453,7 @@ class Session:
             else self._view(state, shapes)
             for state in self._held.states
         }
-        use = self._enter(arrays, views)
+        use = self.model._forms.enter(self._with_states(arrays, views), self._held)
         try:
             executable = use.executable
             executable.check_room(name for name in executable.form.outputs if name not in self._held.outputs)

@@ -11,9 +11,9 @@ from ._step_call import Trips
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from ._form_run import Frame
     from .loop import LoopPorts
     from .model_form import ModelForm
-    from .runner import Frame
 
 __all__ = ["TripPlaces"]
 

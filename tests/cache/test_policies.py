@@ -1,8 +1,9 @@
+from importlib import metadata
 from types import SimpleNamespace
 
 import pytest
 
-from graphpool.cache import Item, Policy, policies
+from graphpool.cache import Item, Policy
 from graphpool.cache.policies import LruPolicy, choose_victims, make_policy
 from graphpool.errors import BackendError, InvalidArgumentError
 
@@ -84,7 +85,7 @@ def test_installed_policies_are_found_by_name(monkeypatch):
         name = "mine"
 
     entry = SimpleNamespace(name="mine", load=lambda: Mine)
-    monkeypatch.setattr(policies, "entry_points", lambda group: [entry] if group == "graphpool.policies" else [])
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry] if group == "graphpool.policies" else [])
     assert isinstance(make_policy("Mine"), Mine)
     assert make_policy("mine") is not make_policy("mine")
     with pytest.raises(InvalidArgumentError, match="no_evict, lru, cost, mine"):

@@ -58,7 +58,8 @@ class Jobs:
             time.sleep(0.001)
 
     def check_idle(self):
-        assert (self.budget.in_use, self.queue._running, self.queue._line, self.queue._alone) == (0, {}, [], None)
+        jobs = self.queue._jobs
+        assert (self.budget.in_use, jobs.count, self.queue._line, jobs.alone) == (0, 0, [], None)
 
 
 def test_a_run_waits_until_users_let_go():
@@ -243,7 +244,7 @@ try:
 except KeyboardInterrupt:
     budget.uncharge(70)
     queue.run(lambda: budget.charge(50), lambda: 0)
-    print(budget.in_use, queue._line, queue._running, queue._alone)
+    print(budget.in_use, queue._line, queue._jobs.count, queue._jobs.alone)
 """
 
 
@@ -251,7 +252,7 @@ def test_control_c_ends_the_waiting():
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
-    assert done.stdout == "50 [] {} None\n", done.stderr
+    assert done.stdout == "50 [] 0 None\n", done.stderr
 
 
 # ---- forced interleavings: another job at each look of a job that waits
@@ -280,7 +281,7 @@ def test_a_job_that_strikes_between_two_looks_loses_nothing(first, second, strik
     if strikes < next(looks):
         assert started[0].result() == "second"
         jobs.budget.uncharge(70 * (second == "load"))
-    assert (jobs.queue._running, jobs.queue._line, jobs.queue._alone) == ({}, [], None)
+    assert (jobs.queue._jobs.count, jobs.queue._line, jobs.queue._jobs.alone) == (0, [], None)
 
 
 def waiting_thread(need, looks_before_announcing=False):

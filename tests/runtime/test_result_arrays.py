@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graphpool.memory import Budget
-from graphpool.runtime.result_arrays import ResultArrays
+from graphpool.runtime._result_arrays import ResultArrays
 from tests.helpers.memory import run_threads
 
 F32 = np.dtype(np.float32)
@@ -23,10 +23,10 @@ class Arrays(ResultArrays):
     def __init__(self, budget=None):
         super().__init__(Budget() if budget is None else budget, "results of m")
 
-    def take(self, key, shape, dtype, most=2):
-        fresh = {}
-        super().take({0: (key, shape, dtype)}, self.allocator(), fresh, most, prod(shape) * dtype.itemsize)
-        return fresh[0]
+    def take_one(self, key, shape, dtype, most=2):
+        nbytes = prod(shape) * dtype.itemsize
+        [made] = self.take([(key, shape, dtype, nbytes)], self.allocator(), most, nbytes)
+        return made
 
 
 def address(array):
@@ -36,10 +36,10 @@ def address(array):
 @needs_counts
 def test_memory_that_was_let_go_of_is_used_again():
     arrays = Arrays()
-    first = arrays.take(1, SHAPE, F32)
+    first = arrays.take_one(1, SHAPE, F32)
     place = address(first)
     del first
-    again = arrays.take(1, SHAPE, F32)
+    again = arrays.take_one(1, SHAPE, F32)
     assert (address(again), again.shape, again.dtype) == (place, SHAPE, F32)
 
 
@@ -48,7 +48,7 @@ def test_two_results_take_turns_while_the_last_is_held():
     arrays, places = Arrays(), []
     result = None
     for _ in range(6):
-        result = arrays.take(1, SHAPE, F32)
+        result = arrays.take_one(1, SHAPE, F32)
         places.append(address(result))
     assert result is not None
     assert places[:2] * 3 == places
@@ -70,12 +70,12 @@ HOLDERS = {
 @pytest.mark.parametrize("name", HOLDERS)
 def test_memory_that_somebody_holds_is_left_alone(name):
     arrays = Arrays()
-    first = arrays.take(1, SHAPE, F32)
+    first = arrays.take_one(1, SHAPE, F32)
     place = address(first)
     held = [HOLDERS[name](first)]
     del first
     for _ in range(3):
-        other = arrays.take(1, SHAPE, F32)
+        other = arrays.take_one(1, SHAPE, F32)
         assert address(other) != place
         held.append(other)
     assert len({address(array) for array in held[1:]}) == 3
@@ -84,19 +84,19 @@ def test_memory_that_somebody_holds_is_left_alone(name):
 @needs_counts
 def test_what_became_of_an_array_does_not_show_in_the_next():
     arrays = Arrays()
-    first = arrays.take(1, SHAPE, F32)
+    first = arrays.take_one(1, SHAPE, F32)
     first.flags.writeable = False
     del first
-    assert arrays.take(1, SHAPE, F32).flags.writeable
+    assert arrays.take_one(1, SHAPE, F32).flags.writeable
 
 
 def test_small_arrays_own_their_memory():
-    assert Arrays().take(1, (4,), F32).base is None
+    assert Arrays().take_one(1, (4,), F32).base is None
 
 
 def test_keys_do_not_share():
     arrays = Arrays()
-    one, two = arrays.take(1, SHAPE, F32), arrays.take(2, SHAPE, F32)
+    one, two = arrays.take_one(1, SHAPE, F32), arrays.take_one(2, SHAPE, F32)
     assert not np.may_share_memory(one, two)
 
 
@@ -104,7 +104,7 @@ def test_keys_do_not_share():
 def test_what_grows_step_by_step_takes_the_same_memory_again():
     arrays, places, result = Arrays(), [], None
     for rows in range(64, 72):
-        result = arrays.take(1, (rows, 1024), F32)
+        result = arrays.take_one(1, (rows, 1024), F32)
         result[:] = rows
         places.append(address(result))
     assert result is not None
@@ -115,8 +115,8 @@ def test_what_grows_step_by_step_takes_the_same_memory_again():
 @needs_counts
 def test_a_small_result_does_not_hold_a_large_one():
     arrays = Arrays()
-    place = address(arrays.take(1, (64, 4096), F32))
-    small = arrays.take(1, (64, 1024), F32)
+    place = address(arrays.take_one(1, (64, 4096), F32))
+    small = arrays.take_one(1, (64, 1024), F32)
     assert address(small) != place
     assert small.base.nbytes == small.nbytes
 
@@ -124,19 +124,19 @@ def test_a_small_result_does_not_hold_a_large_one():
 @needs_counts
 def test_as_many_arrays_are_kept_as_were_asked_for():
     arrays = Arrays()
-    held = [arrays.take(1, SHAPE, F32, 4) for _ in range(4)]
+    held = [arrays.take_one(1, SHAPE, F32, 4) for _ in range(4)]
     places = {address(array) for array in held}
     del held[:]
-    assert {address(array) for array in [arrays.take(1, SHAPE, F32, 4) for _ in range(4)]} == places
+    assert {address(array) for array in [arrays.take_one(1, SHAPE, F32, 4) for _ in range(4)]} == places
 
 
 @needs_counts
 def test_clear_keeps_nothing():
     arrays = Arrays()
-    held = arrays.take(1, SHAPE, F32)
+    held = arrays.take_one(1, SHAPE, F32)
     arrays.clear()
     held[:] = 1
-    assert address(arrays.take(1, SHAPE, F32)) != address(held)
+    assert address(arrays.take_one(1, SHAPE, F32)) != address(held)
     assert (held == 1).all()
 
 
@@ -145,7 +145,7 @@ def test_threads_never_share_memory():
 
     def work(number):
         for step in range(300):
-            taken = arrays.take("y", (70, 256 + step % 5), F32, 4)
+            taken = arrays.take_one("y", (70, 256 + step % 5), F32, 4)
             taken[:] = number
             if not (taken == number).all():
                 wrong.append((number, step))

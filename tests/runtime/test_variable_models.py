@@ -56,7 +56,7 @@ def test_shapes_take_turns_in_eight_threads(engine, name, capacity):
     case = MODELS[name]
     wanted = jobs(case, 12, engine)
     with case.load(engine) as model:
-        model._forms.cache._capacity = capacity
+        model._forms.cache.capacity = capacity
 
         def work(number):
             order = np.random.default_rng(number).permutation(len(wanted))
@@ -230,7 +230,7 @@ def test_forms_that_are_given_up_are_forgotten(engine):
     """The first of a family, too, once the others are gone; of contents that decide, each has a family."""
     case, rng = MODELS["deciding"], np.random.default_rng(0)
     with case.load(engine) as model:
-        model._forms.cache._capacity = model._forms.variable._capacity = 3
+        model._forms.cache.capacity = model._forms.variable._capacity = 3
         for rows in range(4, 40):
             x = rng.standard_normal((rows, 12)).astype(np.float32)
             model.run({"x": x, "shape": np.array([rows * 2, 6], np.int64)})
@@ -246,7 +246,7 @@ def test_a_family_outlives_its_first_form(engine):
     with case.load(engine) as model:
         made, specialise = [], model._forms.specialise
         model._forms.specialise = lambda shapes, deciding: made.append(1) or specialise(shapes, deciding)
-        model._forms.cache._capacity = 2
+        model._forms.cache.capacity = 2
         for rows in range(20, 40):
             model.run(case.arrays({"n": rows}, rng))
         assert len(made) == 1

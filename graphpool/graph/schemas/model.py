@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 def closest(name: str, names: Sequence[str]) -> str | None:
     """A hint that names the likeliest spellings, or None."""
     by_lower = {candidate.lower(): candidate for candidate in names}
+    import difflib  # for messages alone
+
     found = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
     return "did you mean " + " or ".join(f'"{by_lower[match]}"' for match in found) + "?" if found else None
 

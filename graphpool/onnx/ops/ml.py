@@ -82,6 +82,42 @@ def _linear_classifier(n: NodeView) -> list[Value]:
     return [labels_of(n, scores, labels), transform(n, scores, post)]
 
 
+def _svm_regressor(n: NodeView) -> Value:
+    """Weighted sums of a kernel between rows and support vectors; without vectors, a linear model."""
+    x, weights = n.cast(n[0], DataType.F32), np.array(n.attr("coefficients") or (), np.float32)
+    n.require(len(x.shape) == 2 and bool(n.attr("rho")), "an input that is no matrix, or no rho")
+    count = n.attr("n_supports", 0)
+    vectors = np.array(n.attr("support_vectors") or (), np.float32)
+    n.require(vectors.size == count * x.shape[1], "the number of support vectors")
+    n.require(weights.size == (count or x.shape[1]), "the number of coefficients")
+    likeness = _likeness(n, x, vectors.reshape(count, x.shape[1])) if count else x
+    rho = n.literal(np.float32(n.attr("rho")[0]), x)
+    scores = n.emit("Add", n.emit("MatMul", likeness, n.literal(weights.reshape(-1, 1), x)), rho)
+    if n.attr("one_class", 0):
+        is_inside = n.emit_several("Greater", [DataType.BOOLEAN], scores, n.literal(0.0, scores))[0]
+        doubled = n.emit("Multiply", n.cast(is_inside, DataType.F32), n.literal(2.0, scores))
+        return n.emit("Subtract", doubled, n.literal(1.0, scores))
+    return transform(n, scores, n.attr("post_transform", "NONE"))
+
+
+def _likeness(n: NodeView, x: Value, vectors: np.ndarray[Any, Any]) -> Value:
+    """The kernel of a support vector machine, between each row and each vector."""
+    gamma, shift, degree = n.attr("kernel_params") or (0.0, 0.0, 0.0)
+    kind = n.attr("kernel_type", "LINEAR")
+    if kind == "RBF":  # of differences, as squares of long rows would cancel out
+        rows = n.reshape(x, (x.shape[0], 1, x.shape[1]))
+        squares = n.emit("SquaredDifference", rows, n.literal(vectors[None], x))
+        distances = n.emit("ReduceSum", squares, axes=[-1], keep_dims=False)
+        return n.emit("Exp", n.emit("Multiply", distances, n.literal(np.float32(-gamma), x)))
+    n.require(kind in ("LINEAR", "POLY", "SIGMOID"), f"kernel {kind}")
+    products = n.emit("MatMul", x, n.literal(np.ascontiguousarray(vectors.T), x))
+    if kind == "LINEAR":
+        return products
+    scaled = n.emit("Multiply", products, n.literal(np.float32(gamma), x))
+    moved = n.emit("Add", scaled, n.literal(np.float32(shift), x))
+    return n.emit("Tanh", moved) if kind == "SIGMOID" else n.emit("Pow", moved, beta=float(degree))
+
+
 def _binarizer(n: NodeView) -> Value:
     x = n[0]
     is_above = n.emit_several("Greater", [DataType.BOOLEAN], x, n.literal(np.float32(n.attr("threshold", 0.0)), x))[0]
@@ -175,6 +211,7 @@ CONVERTERS = {
     "LinearRegressor": _linear_regressor,
     "Normalizer": _normalizer,
     "OneHotEncoder": _one_hot_encoder,
+    "SVMRegressor": _svm_regressor,
     "Scaler": _scaler,
 }
 """Converters of domain ai.onnx.ml."""

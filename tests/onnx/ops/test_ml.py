@@ -52,6 +52,39 @@ def test_normalizer(dtype):
         check(run("Normalizer", x, norm=norm), x / np.where(sizes == 0, 1, sizes)[:, None])
 
 
+KERNELS = {
+    "LINEAR": lambda x, v: x @ v.T,
+    "POLY": lambda x, v: (0.2 * (x @ v.T) + 0.7) ** 3,
+    "SIGMOID": lambda x, v: np.tanh(0.2 * (x @ v.T) + 0.7),
+    "RBF": lambda x, v: np.exp(-0.2 * np.square(x[:, None] - v).sum(2)),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_svm_regressor(kernel, dtype):
+    x, vectors = X.astype(dtype), RNG.standard_normal((9, 4)).astype(np.float32)
+    weights = RNG.standard_normal(9).astype(np.float32)
+    numbers = {"n_supports": 9, "support_vectors": vectors.ravel().tolist(), "coefficients": weights.tolist()}
+    given = {"kernel_type": kernel, "kernel_params": [0.2, 0.7, 3.0], "rho": [0.3], **numbers}
+    wanted = KERNELS[kernel](x.astype(np.float64), vectors.astype(np.float64)) @ weights[:, None] + 0.3
+    got = run("SVMRegressor", x, **given)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+    check(run("SVMRegressor", x, **given, one_class=1), np.where(wanted > 0, 1, -1))
+
+
+def test_svm_regressor_without_vectors_is_linear():
+    weights = RNG.standard_normal(4).astype(np.float32)
+    check(run("SVMRegressor", X, coefficients=weights.tolist(), rho=[0.3]), X @ weights[:, None] + np.float32(0.3))
+    given = {"coefficients": weights.tolist(), "rho": [0.3]}
+    for wrong in ({**given, "n_supports": 2, "support_vectors": [1.0] * 7}, {**given, "coefficients": [1.0] * 3}):
+        with pytest.raises(gp.UnsupportedError, match="SVMRegressor"):
+            run("SVMRegressor", X, **wrong)
+    with pytest.raises(gp.UnsupportedError, match="no rho"):
+        run("SVMRegressor", X, coefficients=weights.tolist())
+
+
 def test_linear_regressor():
     c = RNG.standard_normal(8).astype(np.float32)
     scores = X @ c.reshape(2, 4).T + np.float32([0.5, 0.1])

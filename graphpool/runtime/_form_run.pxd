@@ -1,0 +1,52 @@
+from libc.stdint cimport int64_t
+
+from graphpool.memory._arena cimport ArenaPool
+from graphpool.memory._arrays cimport ArrayAllocator
+from graphpool.memory._lease cimport Lease
+
+from ._result_arrays cimport ResultArrays
+from ._step_call cimport Addresses
+
+
+cdef class Frame:
+    cdef readonly object address
+    cdef readonly dict values
+    cdef readonly Addresses addresses
+    cdef readonly ArrayAllocator arrays
+    cdef readonly list calls
+    cdef Lease lease            # of the run that uses it
+
+
+cdef class FormRun:
+    cdef list inputs            # (name, id)
+    cdef list outputs           # (name, id, whether a step writes it where it is told to, under this name first)
+    cdef dict ids               # name of an output -> id
+    cdef dict sizes             # name of an output -> memory for it
+    cdef dict described         # name of an output -> Described, as far as it is known
+    cdef tuple targets          # ids of outputs that steps write
+    cdef list made              # ids of those of a known shape
+    cdef list wanted            # of each what `ResultArrays.take` wants
+    cdef tuple bound            # ids of what is bound
+    cdef list forms             # of each its Described
+    cdef tuple passing          # ids of values that do not outlive a run
+    cdef ResultArrays results
+    cdef object arenas
+    cdef ArenaPool pool         # where the last run had its arena
+    cdef int64_t arena_nbytes, host_nbytes, all_nbytes
+    cdef bint uses_blas
+    cdef object host_budget
+    # Idle ones by address, which all arenas without bytes share; a list frees its memory when the last one is taken.
+    cdef dict frames
+    cpdef dict run(self, inputs, outputs=*, held=*)
+    cdef object _use(self, inputs, dict given, work)
+    cdef object _work(self, Frame frame, inputs, dict given, dict fresh, work)
+    cdef dict _run_once(self, Frame frame, dict given)
+    cdef dict _given(self, outputs, held)
+    cdef list _missing(self, dict given)
+    cdef Frame _take_room(self, dict given, dict fresh)
+    cdef Lease _lease(self, dict given)
+    cdef Frame _take_results(self, Lease lease, dict given, dict fresh)
+    cdef Frame _take_frame(self, Lease lease)
+    cdef int _give_back(self, Frame frame) except -1
+    cdef int _bind(self, Frame frame, inputs, dict given, dict fresh) except -1
+    cdef dict _collect(self, Frame frame, dict given)

@@ -1,0 +1,292 @@
+"""A run of a form: takes memory, binds what the caller gives, calls the steps, collects results."""
+
+cimport cython
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uintptr_t
+
+from graphpool.memory._arena cimport ArenaPool
+from graphpool.memory._arrays cimport ArrayAllocator
+from graphpool.memory._lease cimport Lease
+
+from ._ndarray cimport GP_C_CONTIGUOUS, GP_WRITEABLE, fields_of, has_shape
+from ._step_call cimport Addresses, StepCall
+
+from collections import deque
+from copy import copy
+
+from numpy import ndarray
+
+from graphpool.errors import OutOfMemoryError
+
+from . import blas_threads
+from ._trace import current
+from .inner_models import is_inner
+from .model_port import check_output
+
+cdef enum:
+    MAX_FRAMES = 64
+
+
+cdef class Frame:
+    """What one run at a time uses: values by tensor id, addresses in one arena, and the calls in order.
+
+    Parameters
+    ----------
+    address : int
+        Of the arena.
+    values : mapping of int to value
+        Those of every run.
+    addresses : Addresses
+    arrays : ArrayAllocator
+        Charges for the arrays that it makes.
+    """
+
+    def __init__(self, address, values, Addresses addresses not None, ArrayAllocator arrays not None):
+        self.address, self.values, self.addresses, self.arrays = address, dict(values), addresses, arrays
+        self.calls = []
+
+
+cdef class FormRun:
+    """Runs a form for one set of sizes on an arena and a frame at a time; base of `Runner`, which makes frames.
+
+    Ownership: keeps frames, which refer to arenas by address alone. Threads: `run` may be going on in any number of
+    threads, on an arena each. Cost of `run`: about a microsecond, and half a one for each result, beyond the steps.
+    """
+
+    def __cinit__(self):
+        self.frames = {}
+
+    def size(self, form, targets, made, bound, passing, arrays, plan, bint uses_blas, results, arenas, host_budget):
+        """Say what a run takes and gives.
+
+        Parameters
+        ----------
+        form : ModelForm
+        targets, made, bound : sequence of int
+            Ids of outputs that steps write; of those of a known shape; of all tensors that the caller gives or gets,
+            in the order of their numbers among addresses.
+        passing : collection of int
+            Of values that do not outlive a run.
+        arrays : mapping of int to Described
+        plan : FormPlan
+        uses_blas : bool
+            Whether every run does.
+        results : ResultArrays
+        arenas : SharedArenas
+        host_budget : HostBudget or None
+            What host functions may take, if there are any.
+        """
+        names = {i: name for name, i in form.outputs.items()}
+        first = {i: name for name, i in reversed(form.outputs.items())}
+        self.inputs, self.ids = list(form.inputs.items()), dict(form.outputs)
+        self.targets, self.made, self.passing = tuple(targets), list(made), tuple(passing)
+        self.outputs = [(name, i, i in self.targets and first[i] == name) for name, i in form.outputs.items()]
+        self.sizes, self.all_nbytes = dict(plan.results), sum(plan.results.values())
+        self.described = {name: arrays[i] for name, i in form.outputs.items() if i in arrays}
+        self.wanted = [(names[i], arrays[i].shape, arrays[i].dtype, arrays[i].nbytes) for i in made]
+        self.bound, self.forms = tuple(bound), [arrays[i] for i in bound]
+        self.arena_nbytes, self.host_nbytes = plan.arena_nbytes, plan.host_nbytes
+        self.uses_blas, self.host_budget = uses_blas, host_budget
+        self.results, self.arenas = results, arenas
+
+    def clear(self):
+        """Forget the frames: their arenas go."""
+        self.frames.clear()
+
+    cpdef dict run(self, inputs, outputs=None, held=None):
+        """Outputs by name, see `Executable.run`; those of `outputs`, and of `held`, are written there."""
+        return self._use(inputs, self._given(outputs, held), None)
+
+    def use(self, inputs, dict given not None, work not None):
+        """What `work` returns, given a frame on which the arrays of a run are in place: those of `given` are written.
+
+        The frame, its arena and the arrays are its own until it returns.
+        """
+        return self._use(inputs, given, work)
+
+    cdef object _use(self, inputs, dict given, work):
+        """As `use`; the outputs of a run where `work` is None."""
+        cdef dict fresh = {}
+        cdef Frame frame = self._take_room(given, fresh)
+        try:
+            if not self.uses_blas:
+                return self._work(frame, inputs, given, fresh, work)
+            blas_threads.enter()    # once around all partitions: theirs only count then
+            try:
+                return self._work(frame, inputs, given, fresh, work)
+            finally:
+                blas_threads.leave()
+        finally:
+            self._give_back(frame)
+
+    cdef object _work(self, Frame frame, inputs, dict given, dict fresh, work):
+        """Bind the arrays and work on the arena of a frame."""
+        if self.host_budget is not None and not is_inner():
+            self.host_budget.start()
+        self._bind(frame, inputs, given, fresh)
+        return self._run_once(frame, given) if work is None else work(frame)
+
+    cdef dict _run_once(self, Frame frame, dict given):
+        """Call the steps; the outputs."""
+        recorder = current()
+        if recorder is not None:
+            self._run_recorded(frame, recorder)
+        else:
+            for call in frame.calls:
+                if type(call) is StepCall:
+                    (<StepCall>call).call()
+                else:
+                    call()
+        return self._collect(frame, given)
+
+    cdef dict _given(self, outputs, held):
+        """The arrays that results go to, checked but for those of a session."""
+        cdef dict given = {}
+        if outputs is not None:
+            for name in outputs:
+                array, known = outputs[name], self.described.get(name)
+                if known is None or not _fits(array, known):
+                    check_output(name, array, self._described.get(self.ids[name]))
+                given[name] = array
+        if held is not None:
+            given.update(held)
+        return given
+
+    # ---- memory
+
+    cdef list _missing(self, dict given):
+        return [name for name in self.ids if name not in given]
+
+    cdef Frame _take_room(self, dict given, dict fresh):
+        """All memory of a run: an arena, results in `fresh` by id, host arrays. Who waits for it holds none."""
+        cdef Lease lease
+        budget = self.results.budget
+        while True:
+            lease = self._lease(given)
+            try:
+                return self._take_results(lease, given, fresh)
+            except OutOfMemoryError:
+                lease.release()
+                self.arenas.shrink(self.arena_nbytes)   # larger ones may have been needed for other shapes
+                nbytes = self.check_room(self._missing(given))
+                if not budget.pending or is_inner():
+                    raise
+            except BaseException:
+                lease.release()
+                raise
+            budget.wait_for_room(nbytes, timeout_s=0.1)     # in vain if what others held is held on
+
+    cdef Lease _lease(self, dict given):
+        cdef ArenaPool pool
+        cdef Lease lease = None
+        with cython.critical_section(self):
+            pool = self.pool
+        if pool is not None:
+            lease = pool.lease_free()
+        if lease is None:
+            try:
+                lease = self.arenas.lease(self.arena_nbytes)
+            except OutOfMemoryError:
+                self.check_room(self._missing(given))   # which counts the results too
+                raise
+            with cython.critical_section(self):
+                self.pool = lease.pool
+        return lease
+
+    cdef Frame _take_results(self, Lease lease, dict given, dict fresh):
+        """Take what a run needs beside an arena: a frame, results, room for host arrays."""
+        cdef Frame frame = self._take_frame(lease)
+        cdef int64_t nbytes = self.host_nbytes
+        cdef list ids = self.made, wanted = self.wanted
+        cdef Py_ssize_t k
+        if not given:
+            nbytes += self.all_nbytes
+        else:
+            places = {self.ids[name] for name in given}
+            ids = [i for i in self.made if i not in places]
+            wanted = [want for i, want in zip(self.made, self.wanted) if i not in places]
+            nbytes += sum([self.sizes[name] for name in self._missing(given)])
+        if nbytes or wanted:
+            try:
+                arrays = self.results.take(wanted, frame.arrays, 2 * len(self.frames), nbytes)
+                for k in range(len(ids)):
+                    fresh[ids[k]] = arrays[k]
+            except BaseException:
+                frame.lease = None
+                self._give_back(frame)
+                raise
+        return frame
+
+    cdef Frame _take_frame(self, Lease lease):
+        """An idle frame of an arena, or a new one, found again when the arena is leased again."""
+        cdef Frame frame
+        address = lease.pool.alignment if lease.slot == NULL else <uintptr_t>lease.slot.address
+        idle = self.frames.get(address)
+        if idle is None:
+            if len(self.frames) > MAX_FRAMES:
+                self.frames.clear()
+            idle = self.frames.setdefault(address, deque())
+        try:
+            frame = idle.pop()
+        except IndexError:
+            frame = self._make_frame(address)
+        frame.lease = lease
+        return frame
+
+    cdef int _give_back(self, Frame frame) except -1:
+        """Forget the arrays of a run, which belong to the caller, and release the arena."""
+        cdef Lease lease = frame.lease
+        frame.lease = None
+        frame.addresses.unbind()
+        for i in self.passing:
+            frame.values.pop(i, None)
+        frame.arrays.unreserve()
+        idle = self.frames.get(frame.address)
+        if idle is not None:
+            idle.append(frame)
+        if lease is not None:
+            lease.release()
+        return 0
+
+    # ---- values
+
+    cdef int _bind(self, Frame frame, inputs, dict given, dict fresh) except -1:
+        """Put the arrays of a run in place."""
+        cdef dict values = frame.values
+        for name, i in self.inputs:
+            values[i] = inputs[name]
+        for i in self.targets:
+            values[i] = None    # of unknown shape: a host function brings it
+        values.update(fresh)
+        for name in given:
+            i = self.ids[name]
+            if i in self.targets:
+                values[i] = given[name]
+        frame.addresses.bind(self.bound, values, self.forms, self._tensor_of)
+        return 0
+
+    cdef dict _collect(self, Frame frame, dict given):
+        """The outputs; what is not this run's own fresh array, or where it was asked for, is copied."""
+        cdef dict results = {}
+        cdef set places = {self.ids[name] for name in given} if given else None
+        for name, i, is_own in self.outputs:
+            value = frame.values[i]
+            if given and name in given:
+                results[name] = target = given[name]
+                if value is not target:
+                    target[...] = value
+            elif is_own and (places is None or i not in places):
+                results[name] = value
+            else:
+                results[name] = frame.arrays.call(copy, value)
+        return results
+
+
+cdef bint _fits(object array, object described) except -1:
+    """Whether a result of this description can be written straight into the array."""
+    cdef int flags
+    shape, _, dtype, _ = described
+    if type(array) is not ndarray or fields_of(array).descr != <PyObject *>dtype:
+        return False
+    flags = fields_of(array).flags
+    return flags & GP_C_CONTIGUOUS and flags & GP_WRITEABLE and has_shape(fields_of(array), <tuple>shape)

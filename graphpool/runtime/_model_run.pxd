@@ -1,0 +1,23 @@
+from ._counters cimport UseCount
+from ._form_cache cimport FormCache, FormUse
+
+
+cdef class InputPorts:
+    cdef tuple ports
+    cdef list names
+    cdef list dtypes            # None for what is no tensor of numbers
+    cdef list shapes            # None for an unknown rank; -1 for sizes that are not fixed
+    cpdef dict take(self, inputs)
+    cdef bint _fits(self, Py_ssize_t k, object value) except -1
+
+
+cdef class ModelRun:
+    cdef readonly str name
+    cdef readonly FormCache cache
+    cdef readonly tuple deciding
+    cdef public object declared
+    cdef InputPorts inputs
+    cdef frozenset outputs      # names
+    cdef UseCount count
+    cdef object queue
+    cpdef FormUse enter(self, dict arrays, states=*)
