@@ -17,6 +17,7 @@ pytest.importorskip("prometheus_client")
 
 from graphpool.serve.page import PAGE
 from tests.helpers.browser import Page, find_browser
+from tests.helpers.caches import wait_until
 from tests.helpers.serving import image_request, running
 
 BROWSER = find_browser()
@@ -47,9 +48,14 @@ def test_the_page_stands_alone():
 def test_what_the_page_shows_is_what_the_engine_says():
     with digits("cnn") as (model, service):
         assert service.ask("POST", "/v2/models/cnn/infer", image_request(demo.test_images()[0][:2]))[0] == 200
-        live = json.loads(service.ask("GET", "/live.json")[2])
+
+        def told():
+            return json.loads(service.ask("GET", "/live.json")[2])
+
+        # the results of the answer may be there for a moment
+        wait_until(lambda: told()["budget"]["in_use"] == model.engine.budget.in_use)
+        live = told()
         assert live["budget"]["limit"] == 16 << 20
-        assert live["budget"]["in_use"] == model.engine.budget.in_use
         [shown] = live["models"]
         assert (shown["name"], shown["uses"]) == ("cnn", 1)
         assert shown["arenas"] == model.engine.models()[0].arenas_nbytes > 0
