@@ -99,10 +99,11 @@ class Executable(ResizableForm):
         self._layout: RangeLayout | None = None
         self._stream = Stream(engine) if stream is None else stream
         made = FormSteps(form, engine, "cached" if weights == "cached" else "scoped", options, variable, states)
-        self.partitions, self.appended = made.partitions, made.appended
+        self._partitions, self.appended, self._values = made.partitions, made.appended, made.values
         self._steps, self._tensors = made.steps, made.tensors
         self._sizes, self._origins = made.sizes, [step.compiled for step in self._steps if step.compiled is not None]
         self._described: tuple[CompiledPartition, ...] | None = tuple(self._origins)
+        self._plain: tuple[Partition, ...] | None = None
         self._programs = [None if step.compiled is None else step.compiled.program for step in self._steps]
         self._constants = FormConstants(form, self._tensors, self._steps, self._stream, {} if bound is None else bound)
         self.form = replace(form, constants=self._constants.values)
@@ -161,6 +162,15 @@ class Executable(ResizableForm):
         return self._described
 
     @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The partitions with the sizes that the form is for, made when they are first asked for."""
+        if self._plain is None:
+            values = self._values
+            found = self._partitions
+            self._plain = found if values is None else tuple([partition.with_sizes(values) for partition in found])
+        return self._plain
+
+    @property
     def steps(self) -> tuple[ModelStep, ...]:
         """What a run does, in this order, with the partitions of these sizes."""
         made = iter(self.compiled)
@@ -209,6 +219,7 @@ class Executable(ResizableForm):
         other, layout, slack = copy(self), self._layout, self._engine.memory_limit is None
         other._become(self, not exactly and layout is None)
         other._tensors = tensors = variable.tensors(values)
+        other._values, other._plain = values, None
         if layout is not None and not (layout.holds(tensors) and variable.are_within(layout.plans, values)):
             return None
         plans = None if layout is None else layout.plans
@@ -420,7 +431,7 @@ class Executable(ResizableForm):
                 names.setdefault(op_id, []).append(name)
         return tuple(
             tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else self._name_host(p)
-            for p in self.partitions
+            for p in self._partitions
         )
 
     def _name_host(self, partition: Partition) -> tuple[str]:
@@ -430,7 +441,7 @@ class Executable(ResizableForm):
     @property
     def fallbacks(self) -> tuple[Fallback | None, ...]:
         """What of the importer's model each partition is that the host runs, and why; None for those of backends."""
-        return tuple(None if p.is_supported else self.form.fallbacks.get(p.ops[0].id) for p in self.partitions)
+        return tuple(None if p.is_supported else self.form.fallbacks.get(p.ops[0].id) for p in self._partitions)
 
     @property
     def streams(self) -> int:

@@ -284,7 +284,7 @@ class ModelForms(ModelRun):
         with spans.span(f"compile {self.name}", model=self.name, shapes=described) as note:
             made = self._compile_form(shapes, deciding, variable, states, is_planned)
             note(
-                partitions=len(made.partitions), programs_nbytes=made.programs_nbytes,
+                partitions=len(made.fallbacks), programs_nbytes=made.programs_nbytes,
                 constants_nbytes=made.constants_nbytes, arena_nbytes=made.arena_nbytes,
             )  # fmt: skip
         if is_on(compile_log):
@@ -322,7 +322,7 @@ class ModelForms(ModelRun):
         hosted = sum(fallback is not None for fallback in form.fallbacks)
         compile_log.info(
             "%s: compiled for %s in %.3g ms: %d partitions, %d on the host; programs %d, constants %d, arena %d bytes",
-            self.name, shapes, ms, len(form.partitions), hosted, form.programs_nbytes,
+            self.name, shapes, ms, len(form.fallbacks), hosted, form.programs_nbytes,
             form.constants_nbytes, form.arena_nbytes,
         )  # fmt: skip
 

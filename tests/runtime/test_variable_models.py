@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import threading
 
 import numpy as np
@@ -377,3 +378,18 @@ def test_an_error_that_only_unknown_sizes_cause_is_told(engine, monkeypatch):
         for size in (4, 5):
             model.run(case.arrays(dict.fromkeys(case.sizes, size), rng))
         assert model.stats().respecialisations == ("compiled for one set of shapes: no sizes here",) * 2
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "attention"])
+def test_partitions_have_the_sizes_of_their_form(engine, name):
+    """They are compiled, kept in sets and pickled like those of any graph, whatever the form was made of."""
+    case = MODELS[name]
+    with case.load(engine) as model:
+        for arrays, _ in jobs(case, 3, engine):
+            model.run(arrays)
+            for partition in filter(lambda found: found.is_supported, model.partitions):
+                copied = pickle.loads(pickle.dumps(partition))
+                assert copied.structure == partition.structure
+                assert not any(port.varies for port in (*partition.input_ports, *partition.output_ports))
+                with copied.compile(partition.input_ports, partition.output_ports, engine):
+                    pass
