@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .form_charge import FormCharge
 from .form_constants import FormConstants
-from .form_plan import FormPlan
+from .form_plan import FormPlan, TensorPlaces
 from .form_steps import FormSteps
 from .inner_models import InnerModels
 from .model_step import is_plain
@@ -109,9 +108,11 @@ class Executable(ResizableForm):
         self.form = replace(form, constants=self._constants.values)
         self._results = ResultArrays(engine.budget, f"results of {name}") if results is None else results
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}") if arenas is None else arenas
+        held = () if states is None else states.outputs
+        self._places = TensorPlaces(form.outputs, self._tensors, self._steps, held, engine.planner)
         self._make_plan(made.values)
         self.runner = self._first_runner = Runner(
-            self.form, self._tensors, self._steps, self._plan.targets, self._constants, self._stream, self._results,
+            self.form, self._tensors, self._steps, self._places.targets, self._constants, self._stream, self._results,
             self._arenas,
         )  # fmt: skip
         nbytes = (0, 0) if is_planned else (self.arena_nbytes + self.host_nbytes, self.results_nbytes)  # told later on
@@ -134,17 +135,8 @@ class Executable(ResizableForm):
 
     def _make_plan(self, values: SizeValues | None) -> None:
         """Plan the memory of a run."""
-        held, self._arrays = () if self._states is None else self._states.outputs, self._sizes.of(values)
-        plan = self._plan = FormPlan(
-            self.form.outputs,
-            self._tensors,
-            self._arrays,
-            self._steps,
-            self._programs,
-            held,
-            self._layout,
-            self._engine.planner,
-        )
+        self._arrays = self._sizes.of(values)
+        plan = self._plan = FormPlan(self._places, self._tensors, self._arrays, self._programs, self._layout)
         self.arena_nbytes, self.sequential_arena_nbytes = plan.arena_nbytes, plan.sequential_arena_nbytes
         self.results_nbytes, self.host_nbytes = plan.results_nbytes, plan.host_nbytes
 
@@ -216,7 +208,8 @@ class Executable(ResizableForm):
 
     def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> Executable | None:
         """The form for these sizes, which is counted already; None where the plan does not hold for them."""
-        other, layout, slack = copy(self), self._layout, self._engine.memory_limit is None
+        other, layout, slack = object.__new__(Executable), self._layout, self._engine.memory_limit is None
+        vars(other).update(vars(self))
         other._become(self, not exactly and layout is None)
         other._tensors = tensors = variable.tensors(values)
         other._values, other._plain = values, None

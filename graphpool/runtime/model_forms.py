@@ -226,7 +226,6 @@ class ModelForms(ModelRun):
         """The one that was used last, if any, with those inside it."""
         return [form for kept in self.cache.forms()[-1:] for form in kept.with_inner()]
 
-    @collection_paused()
     def _make(
         self, exactly: bool, arrays: Mapping[str, Any], shapes: tuple[Any, ...], states: HeldStates | None
     ) -> Executable:
@@ -266,11 +265,11 @@ class ModelForms(ModelRun):
             if excess > 0 and self.cache.reclaim(excess) < excess:
                 self._arenas.shrink(arena_nbytes)
 
-    @collection_paused()
     def _compile_planned(self, shapes: Mapping[str, Any]) -> Executable | None:
         """A form for declared shapes, kept for good; None if sizes cannot vary, of which plain shapes say why."""
         return self.variable.plan(shapes, partial(self._compile, is_planned=True))
 
+    @collection_paused()
     def _compile(
         self,
         shapes: Mapping[str, Any],
