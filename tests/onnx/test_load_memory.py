@@ -114,10 +114,12 @@ def test_lists_of_decision_trees_are_not_copied_into_python():
     is_inner = nodes < 2**12 - 1
     attributes = {
         "nodes_modes": np.where(is_inner, "BRANCH_LEQ", "LEAF"), "nodes_values": np.linspace(0, 1, len(nodes)),
-        "nodes_treeids": 0 * nodes, "nodes_nodeids": nodes, "nodes_featureids": np.where(is_inner, nodes % 400 + 300, 0),
+        "nodes_featureids": np.where(is_inner, nodes % 400 + 300, 0), "nodes_treeids": 0 * nodes,
+        "nodes_nodeids": nodes,
         "nodes_truenodeids": np.where(is_inner, 2 * nodes + 1, 0), "nodes_hitrates": np.ones(len(nodes)),
         "nodes_falsenodeids": np.where(is_inner, 2 * nodes + 2, 0), "nodes_missing_value_tracks_true": 0 * nodes,
-        "target_treeids": nodes[:1], "target_nodeids": nodes[-1:], "target_ids": nodes[:1], "target_weights": np.ones(1),
+        "target_treeids": nodes[:1], "target_nodeids": nodes[-1:], "target_ids": nodes[:1],
+        "target_weights": np.ones(1),
     }  # fmt: skip
     lists = {name: value.tolist() for name, value in attributes.items()}
     proto = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, **lists)
