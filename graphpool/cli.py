@@ -323,7 +323,7 @@ def process(arguments: argparse.Namespace) -> tuple[Report, bool]:
         del results
         return {
             "resident_nbytes": report.resident_nbytes,
-            "resident": _in_bytes(report.parts),
+            "parts": _in_bytes(report.parts),
             "counted": _in_bytes(report.holdings),
             "mapped_nbytes": report.mapped_nbytes,
             "fixed_nbytes": report.fixed_nbytes,

@@ -135,23 +135,27 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     for sparse in proto.graph.sparse_initializer:
         with Boundary("read", f"tensor {sparse.values.name!r}"):
             constants[sparse.values.name] = _dense(sparse, bounds)
-    skeleton = _skeleton(proto, folder, bounds)
+    inputs = {info.name: plain_type(info.type) for info in proto.graph.input if info.name not in constants}
+    outputs = tuple(make_port(info.name, info.type) for info in proto.graph.output)
+    metadata = _metadata(proto)
+    # what was parsed goes before the checker makes a copy: nodes of decision trees have millions of numbers
+    parsed.proto = skeleton = _skeleton(proto, folder, bounds)
+    del proto
     _check(skeleton, name)
     if skeleton.functions:
         _align_functions(skeleton)
         skeleton = onnx.inliner.inline_local_functions(skeleton)
-    inputs = {info.name: plain_type(info.type) for info in proto.graph.input if info.name not in constants}
     return OnnxModel(
         name,
         tuple(make_port(name, type_) for name, type_ in inputs.items()),
-        tuple(make_port(info.name, info.type) for info in proto.graph.output),
+        outputs,
         inputs,
         constants,
         [Node(node) for node in skeleton.graph.node],
         _opsets(skeleton),
-        proto.ir_version,
+        skeleton.ir_version,
         bounds,
-        _metadata(proto),
+        metadata,
     )
 
 

@@ -176,11 +176,12 @@ class ModelForms(ModelRun):
 
     def repeat(self, arrays: dict[str, Any], work: Callable[[Executable, Any], None]) -> None:
         """Hand the form for these inputs, made if need be, and them, to what makes trips of a loop on it."""
-        use = self.enter(arrays)
+        use, runs = self.enter(arrays), 0
         try:
             work(use.executable, arrays)
+            runs = 1
         finally:
-            self.cache.leave(use, runs=1)
+            self.cache.leave(use, runs)
 
     # ---- forms
 

@@ -88,7 +88,7 @@ class ModelCounts:
     Attributes
     ----------
     runs, compilations : int
-        Runs that ended; how often one of them was compiled.
+        Runs that gave results; how often one of them was compiled.
     """
 
     runs: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from . import blas_threads
 from ._form_run import FormRun, Frame
 from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
@@ -93,6 +94,8 @@ class Runner(FormRun):
         vars(other).update(vars(self))
         other._described, other._plan, other._programs = described, plan, programs
         uses_blas = any(program is not None and program.uses_blas for program in programs)
+        if uses_blas:
+            blas_threads.prepare()
         other.size(self, arrays, plan, uses_blas)
         return other
 
