@@ -296,7 +296,9 @@ def test_ranges_of_shapes(capsys):
     limit, refusal = 1, ""  # each refusal names a limit that gets further; the last is that of the largest shape
     while cli.main(["run", CNN, "--shape", "batch=1..8", "--memory-limit", str(limit)]) == 2:
         refusal = capsys.readouterr().err
-        assert limit < (limit := int(refusal.rsplit(maxsplit=2)[1])) <= worst["peak_nbytes"]
+        enough = int(refusal.rsplit(maxsplit=2)[1])
+        assert limit < enough <= worst["peak_nbytes"]
+        limit = enough
     assert "what fits, each alone: dimension 'batch' 1 to " in refusal
 
 
