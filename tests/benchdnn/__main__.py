@@ -1,8 +1,8 @@
 """``python -m tests.benchdnn FOLDER [--json OUT] [--only TEXT]``: run benchdnn's graph cases, one record a run.
 
 FOLDER holds ``cases/`` and ``manifest.jsonl``; by default it is ``$GRAPHPOOL_BENCHDNN``. Exit status 1 when a
-run fails or falls back to the reference backend. With ``--arenas FACTOR`` nothing runs: the partitions are listed whose arena exceeds so many times their
-tensors.
+run fails or falls back to the reference backend. With ``--arenas FACTOR`` nothing runs: the partitions are listed whose
+arena exceeds so many times their tensors.
 """
 
 from __future__ import annotations
