@@ -280,7 +280,7 @@ class Partition:
         return other
 
     def _check_engine(self, engine: Any) -> None:
-        kind = getattr(engine, "kind", None)
+        kind = getattr(engine, "kind", type(engine).__name__)
         if kind != self.engine_kind:
             raise StateError(
                 explain(f"partition {self.id}: engine", accepted=f"an engine of kind {self.engine_kind}", got=kind),

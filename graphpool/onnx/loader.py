@@ -114,6 +114,8 @@ def load(
     ...     outputs = model.run({"input": image})
     """
     read_model, specialiser_of = importer()
+    if engine is not None and not isinstance(engine, Engine):
+        raise InvalidArgumentError(explain("engine", accepted="an Engine, or None", got=type(engine).__name__))
     if engine is not None and (threads is not None or memory_limit is not None):
         raise InvalidArgumentError(
             explain("threads and memory_limit belong to the engine", hint="give them to the engine, or leave it out")
