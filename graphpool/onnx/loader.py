@@ -173,6 +173,7 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
     return model
 
 
+@collection_paused()
 def importer() -> tuple[Any, Any]:
     """`read_model` and `Specialiser`, which need onnx, or UnsupportedError; all that loading takes is imported.
 
