@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper, shape_inference
 
+from graphpool._dataclasses import replace
 from graphpool.limits import Limits
 from graphpool.runtime.host_budget import HostBudget
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import replace
 from graphpool.errors import InvalidArgumentError, UnsupportedError, check_choice, explain
 from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
@@ -175,6 +175,7 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
     return model
 
 
+@collection_paused()
 def importer() -> tuple[Any, Any]:
     """`read_model` and `Specialiser`, which need onnx, or UnsupportedError; all that loading takes is imported.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import mmap
 import os
 import stat
 import sys
-from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, defs, helper, numpy_helper
 
+from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
 from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular

@@ -6,12 +6,12 @@ a node are neighbours, so a shared one lies below its last parent, and nodes tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from onnx import numpy_helper
 
+from graphpool._dataclasses import dataclass, field, replace
 from graphpool.errors import InvalidOpError, explain
 
 if TYPE_CHECKING:

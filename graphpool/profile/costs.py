@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass, replace
 
 from ..backends.cpu.backend import relowering
 from ..backends.cpu.place.merging import fused_steps, place_steps

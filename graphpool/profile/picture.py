@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from graphpool._dataclasses import dataclass, replace
 
 from ..drawing import Bar, draw_arena, time_unit
 from .inputs import inputs_or_random

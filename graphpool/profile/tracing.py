@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass, replace
 
 from ..drawing import Bar, describe_size, describe_time, draw_rows, make_figure, size_unit, time_unit
 from ..errors import InvalidArgumentError, StateError, explain

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass
 
 from .inner_models import InnerModels
 from .model_step import find_buffers, is_plain, plan_arena

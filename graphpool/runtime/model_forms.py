@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
@@ -12,6 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from graphpool import spans
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.log import compile_log, execute_log, is_on, profile_log
 from graphpool.memory._arrays import ArrayAllocator

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import UnsupportedError, explain
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ProcessReport:
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers by name, for JSON."""
-        return asdict(self) | {"fixed_nbytes": self.fixed_nbytes}
+        return vars(self) | {"fixed_nbytes": self.fixed_nbytes}
 
     def __str__(self) -> str:
         counted = ", ".join(f"{name} {_mib(nbytes)}" for name, nbytes in self.holdings.items() if nbytes)
