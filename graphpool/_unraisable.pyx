@@ -20,7 +20,7 @@ def report_unraisable(error, where):
 
 
 def interrupt_again(hook):
-    """A hook for `sys.unraisablehook` with which Ctrl-C is not lost in a finaliser or in a callback of a weak reference.
+    """A hook for `sys.unraisablehook` with which Ctrl-C is not lost in a finaliser or a weak reference's callback.
 
     The interpreter can raise what they raise to nobody. Being compiled, the hook returns before the interpreter looks
     for signals again: what it interrupts is the code that the finaliser came into.
