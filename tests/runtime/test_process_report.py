@@ -1,5 +1,6 @@
 """What the process's memory is: planted blocks, files and threads are found, parts sum up to the resident size."""
 
+import gc
 import json
 import mmap
 import pickle
@@ -184,7 +185,9 @@ def test_shared_weights_are_foretold_and_stand_apart(tmp_path):
         foretold = peak.fixed_nbytes
         model.run({"x": x})
         report = model.engine.process_report()
+    del model, handle
     cache.clear()
+    gc.collect()  # else later tests find the memory mapped
     assert report.shared_nbytes >= weights.nbytes
     assert report.parts["shared memory"] >= weights.nbytes > report.holdings["constants"]
     assert report.parts["shared memory"] <= report.shared_nbytes
