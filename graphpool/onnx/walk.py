@@ -23,6 +23,7 @@ from .bounds import deep_nbytes, infer_types
 from .build import DataDependent, GraphBuilder, NotConvertible, Value, require
 from .data_dependent import DataDependentBuilder
 from .fold import compute, find_host_function, is_kept
+from .host import needs_host
 from .inline import NO_BOUND, Scope, enter_nodes, function_nodes, scan, take_branch, unroll_loop, unroll_scan
 from .inner import branches, repeat_loop, repeat_scan
 from .node import names_read
@@ -336,15 +337,18 @@ class Walk:
 
     def _leave_to_host(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
         label = node.label
-        if self._limit_error is not None and not self.owner.fallback:
+        host = self.owner.host
+        if self._limit_error is not None and host != "any":
             raise self._limit_error
         reason = self._refusal or "graphpool has no ops for it"
         if self._is_expanding:
             raise NotConvertible(f"{node.op_type} of its definition: {reason}")
-        if not self.owner.fallback:
+        results = self._infer(node, inputs, captured, label)
+        need = needs_host(node, inputs, results)
+        reason = need or reason
+        if host == "none" or (host == "objects" and not need):
             what, hint = f"node {label!r} ({node.op_type}) is not supported", "load with fallback=True"
             raise UnsupportedError(explain(what, got=reason, hint=hint), node=label, op_type=node.op_type)
-        results = self._infer(node, inputs, captured, label)
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         sources = list({id(value): value for value in read if not value.is_known}.values())
         function = find_host_function(self._source, node, inputs, captured, sources, results, self._refusal)
