@@ -194,7 +194,7 @@ formulas({  # y is the forward result: y (dy - sum(dy y)), and dy - e^y sum(dy)
 
 @reference("CouplePairs")
 def _couple_pairs(attrs: Attrs, src: Array) -> Array:
-    """The second method of Wu, Lin and Weng (2004), from equal shares, each row until it is near or for so many steps."""
+    """The second method of Wu, Lin and Weng (2004), from equal shares, for so many steps or until a row is near."""
     nclasses = (1 + math.isqrt(1 + 8 * src.shape[1])) // 2
     first, second = np.triu_indices(nclasses, 1)
     wins = np.zeros((len(src), nclasses, nclasses))

@@ -431,7 +431,5 @@ def couple_pairs(query: ShapeQuery) -> Sequence[Shape]:
         return [(rows, UNKNOWN_DIM)]
     nclasses = math.isqrt(2 * npairs) + 1
     if not 1 <= npairs == nclasses * (nclasses - 1) // 2:
-        query.fail(
-            "has other columns than pairs of classes", accepted="1, 3, 6, 10, ...", got=npairs, dim=1
-        )
+        query.fail("has other columns than pairs of classes", accepted="1, 3, 6, 10, ...", got=npairs, dim=1)
     return [(rows, nclasses)]
