@@ -44,6 +44,7 @@ _DECIDING_PORTS = {
         "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
     ), (1, None)),
     "ConstantOfShape": (0, None), "Range": (0, None), "Col2Im": (1, 3), "GroupQueryAttention": (6, 7),
+    "DFT": (1, None), "STFT": (1, None),
 }  # fmt: skip
 
 _CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}
