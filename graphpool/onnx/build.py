@@ -57,7 +57,7 @@ class DataDependent:
     dtype: DataType | None = None
     dims: tuple[int | None, ...] = ()
     cut: Callable[..., Any] | None = None
-    bound: Callable[..., tuple[int, ...]] | None = None
+    bound: Callable[..., tuple[int, ...] | None] | None = None
 
 
 @dataclass(eq=False, slots=True)

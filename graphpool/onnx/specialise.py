@@ -18,7 +18,7 @@ from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .build import Value, static_id
-from .fold import fold_constants
+from .fold import fold_constants, is_kept
 from .integers import restore_floats
 from .node import Node, make_node, names_read
 from .ops.direct import DECIDING_PORTS
@@ -47,6 +47,13 @@ _DECIDING_PORTS = {
     "DFT": (1, None), "STFT": (1, None),
 }  # fmt: skip
 
+_COMPUTED_LATE = frozenset({
+    "Attention", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm",
+    "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization", "LogSoftmax", "MatMul", "MatMulInteger",
+    "QLinearConv", "QLinearMatMul", "RMSNormalization", "RNN", "Softmax",
+})  # fmt: skip
+"""Ops behind which a number is no longer a size that somebody chose: what they give decides shapes during the run."""
+
 _CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}
 """Conditions, and trip counts of loops that carry sequences: others run however often they are told to."""
 
@@ -56,12 +63,17 @@ _MOST_ROOTS = 64
 
 
 def find_deciding_inputs(source: OnnxModel, nodes: Sequence[Node]) -> frozenset[str]:
-    """Inputs from whose content shapes follow. What `Shape` and `Size` read decides nothing by its content."""
+    """Inputs from whose content shapes follow, so that each content makes a form of its own.
+
+    What `Shape` and `Size` read decides nothing by its content, and behind networks shapes follow when they have run.
+    """
     wanted: set[str] = set()
     for node in reversed(nodes):
         first, last = _DECIDING_PORTS.get(node.op_type, (len(node.input), None))
         wanted.update(node.input[first:last])
-        if node.op_type not in ("Shape", "Size") and any(name in wanted for name in node.output):
+        is_late = node.op_type in _COMPUTED_LATE or is_kept(node)
+        is_late = is_late and node.op_type != "DequantizeLinear"
+        if not is_late and node.op_type not in ("Shape", "Size") and any(name in wanted for name in node.output):
             wanted.update(node.input)
     wanted |= _control_inputs(source, nodes)
     return frozenset(port.name for port in source.inputs if port.name in wanted and port.dtype is not None)
