@@ -49,8 +49,8 @@ _DECIDING_PORTS = {
 
 _COMPUTED_LATE = frozenset({
     "Attention", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm",
-    "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization", "LogSoftmax", "MatMul", "MatMulInteger",
-    "QLinearConv", "QLinearMatMul", "RMSNormalization", "RNN", "Softmax",
+    "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization", "LogSoftmax", "MatMul",
+    "MatMulInteger", "QLinearConv", "QLinearMatMul", "RMSNormalization", "RNN", "Softmax",
 })  # fmt: skip
 """Ops behind which a number is no longer a size that somebody chose: what they give decides shapes during the run."""
 
