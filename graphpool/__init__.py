@@ -28,7 +28,7 @@ from .errors import (
 )
 
 if _TYPE_CHECKING:
-    from . import cache, memory, onnx, profile, schedule, serve
+    from . import cache, memory, onnx, profile, rows, schedule, serve
     from .cache import (
         get_compiled_partition_cache_capacity,
         get_constant_tensor_cache,
@@ -104,6 +104,7 @@ __all__ = [
     "onnx",
     "profile",
     "profile_ops",
+    "rows",
     "save_tensor",
     "schedule",
     "serve",
@@ -114,7 +115,10 @@ __all__ = [
     "share",
 ]
 
-_MODULES = ("cache", "graph", "memory", "onnx", "profile", "runtime", "schedule", "serve", "typing")
+_MODULES = (
+    "cache", "dask", "graph", "memory", "onnx", "profile", "ray", "rows", "runtime", "schedule", "serve", "spark",
+    "typing",
+)  # fmt: skip
 _HOMES = {
     **dict.fromkeys([name for name in __all__ if "_cache" in name], "cache"),
     **dict.fromkeys(["Graph", "LogicalTensor", "Op", "Partition"], "graph"),

@@ -7,10 +7,11 @@ that it maps to in ``status``, and keeps its machine-readable facts as attribute
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "BackendError",
@@ -31,6 +32,7 @@ __all__ = [
     "brief",
     "check_choice",
     "explain",
+    "naming_the_extra",
 ]
 
 
@@ -61,6 +63,16 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
     if isinstance(value, str) and value in accepted:
         return value
     raise InvalidArgumentError(explain(what, accepted=", ".join(accepted), got=brief(value)))
+
+
+@contextmanager
+def naming_the_extra(module: str) -> Iterator[None]:
+    """Say what to install where the imports of the module that has the extra's name fail."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        hint = f"install the extra graphpool[{module}]"
+        raise UnsupportedError(explain(f"graphpool.{module} needs the package {error.name}", hint=hint)) from error
 
 
 class GraphpoolError(Exception):

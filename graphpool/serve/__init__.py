@@ -15,14 +15,13 @@ Serving needs the extra ``graphpool[serve]``.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, UnsupportedError, explain
+from ..errors import InvalidArgumentError, explain, naming_the_extra
 from ..runtime import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from starlette.applications import Starlette
 
@@ -90,7 +89,7 @@ def app(
     ...     uvicorn.run(gp.serve.app(model, join="batch"))
     """
     named = {models.name or "model": models} if isinstance(models, Model) else models
-    with _naming_the_extra():
+    with naming_the_extra("serve"):
         from .service import Service
     if not hasattr(named, "items") or not named or not all(isinstance(model, Model) for model in named.values()):
         raise InvalidArgumentError(explain("models", accepted="a Model, or models by name", got=type(models).__name__))
@@ -140,16 +139,6 @@ def run(
     Threads: of the main thread, for the signals. A second signal ends it without waiting.
     """
     service = app(models, **options).state.service
-    with _naming_the_extra():
+    with naming_the_extra("serve"):
         from .server import serve
     return serve(service, host, port, on_start)
-
-
-@contextmanager
-def _naming_the_extra() -> Iterator[None]:
-    """Say what to install where an import fails."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        hint = "install the extra graphpool[serve]"
-        raise UnsupportedError(explain(f"graphpool.serve needs the package {error.name}", hint=hint)) from error

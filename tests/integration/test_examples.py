@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[2]
 TRAINS = {"train_demo_models.py"}
 """Scripts that need an hour and a framework, and are not run."""
 
-EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name not in TRAINS)
+ENGINES = {"on_dask.py", "on_ray.py", "on_spark.py"}
+"""Run by the tests of engines for many machines."""
+
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name not in TRAINS | ENGINES)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

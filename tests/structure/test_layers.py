@@ -48,6 +48,11 @@ MAY_IMPORT = {
     "export": LEAVES | {"cache", "runtime"},
     "onnx": TOP | {"profile"},
     "serve": LEAVES | {"cache", "runtime", "export"},
+    "worker_model": {"cache", "runtime"},
+    "rows": LEAVES | {"runtime", "worker_model"},
+    "dask": {"errors", "rows", "runtime", "worker_model"},
+    "ray": {"errors", "onnx", "rows", "runtime", "serve", "typing", "worker_model"},
+    "spark": {"errors", "rows", "runtime", "typing", "worker_model"},
     "demo": TOP | {"profile", "onnx"},
     "cli_graph": TOP | {"cli_terminal", "graphpool"},
     "cli_picture": LEAVES | {"profile"},
@@ -72,7 +77,7 @@ MAY_IMPORT = {
     },
     "__main__": {"cli"},
     "pytest_plugin": {"errors", "typing", "runtime"},
-    "graphpool": TOP | {"profile", "onnx", "serve"},
+    "graphpool": TOP | {"profile", "onnx", "rows", "serve"},
 }
 """For each part of the package, the parts that it may import; ``graphpool`` stands for ``graphpool/__init__.py``."""
 

@@ -1,0 +1,202 @@
+"""Models on Ray: batches of datasets by actors that declare what they take, and replicas that serve.
+
+Needs the extra ``graphpool[ray]``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidArgumentError, explain, naming_the_extra
+from .rows import RowFunction
+from .runtime import Engine
+from .typing import parse_nbytes
+from .worker_model import DEFAULT_STORE, WorkerModel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import ray.data
+    from ray import serve
+
+    from .runtime import Model
+
+__all__ = ["deployment", "map_batches"]
+
+
+class _Worker:
+    """What an actor of Ray Data has: the function, from the object store of its machine."""
+
+    def __init__(self, function: list[ray.ObjectRef]) -> None:
+        import ray
+
+        self._function: RowFunction = ray.get(function[0])
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return self._function(batch)
+
+
+def _measure_worker() -> int:
+    """Resident memory of a worker process that has loaded what an actor needs, but no model. Unit: bytes."""
+    from . import onnx  # noqa: F401 - as loading a model does
+
+    with Engine() as engine:
+        return engine.process_report().fixed_nbytes
+
+
+def _worker_nbytes() -> int:
+    """What a process of the cluster takes that has no model. Unit: bytes."""
+    import ray
+
+    return int(ray.get(ray.remote(_measure_worker).options(num_cpus=0).remote()))
+
+
+def map_batches(
+    dataset: ray.data.Dataset,
+    model: Model,
+    *,
+    batch_size: int | None = None,
+    columns: Mapping[str, str | Sequence[str]] | None = None,
+    outputs: Mapping[str, str] | None = None,
+    keep: Sequence[str] | None = None,
+    workers: int | tuple[int, int] | None = None,
+    store: str | Path = DEFAULT_STORE,
+    **options: Any,
+) -> ray.data.Dataset:
+    """A dataset with the model's results for each row, computed by actors.
+
+    Parameters
+    ----------
+    dataset : ray.data.Dataset
+    model : Model
+        Inputs and outputs have the rows as first dimension, whose range is declared or which is static. Actors have
+        engines with the options of its engine. The files of its weights are read by each machine at the same path;
+        weights that lie in memory go through Ray's object store, once for each machine.
+    batch_size : int, optional
+        Rows that an actor takes at a time; by default the most rows of a run.
+    columns, outputs, keep : optional
+        Which columns are read, made and handed on: see `graphpool.rows.RowFunction`.
+    workers : int or (int, int), optional
+        Actors, or the least and the most; by default as many as the processors of the cluster have room for, from one.
+        Leave processors for what reads the dataset: actors keep theirs, and Ray would wait for ever.
+    store : str or Path, default="~/.cache/graphpool/packed"
+        Folder in which the actors of a machine keep packed weights once, unless `GRAPHPOOL_PACKED_STORE` there names
+        one.
+    **options : object
+        Of ``Dataset.map_batches``, such as ``max_restarts``.
+
+    Returns
+    -------
+    dataset : ray.data.Dataset
+        Lazy. In the order of the rows where Ray's ``preserve_order`` is set.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The model has no rows, sizes that are not declared, or no such inputs and outputs.
+    UnsupportedError
+        Ray is not installed.
+
+    Notes
+    -----
+    An actor declares as ``num_cpus`` the threads of the model's engine, and as ``memory`` what it takes at most: the
+    model's predicted peak with its mapped weights, the batch, what a worker process of this cluster takes before, for
+    which one is asked, and the blocks that Ray assembles. So Ray starts no more actors than a machine has memory for.
+    An actor that dies is started again by Ray, and its batch run anew. A row that does not fit ends the computation
+    with an error that has its number. The model may be closed after this call. Cost: one short task on the cluster.
+
+    Examples
+    --------
+    >>> images = ray.data.read_images("photos", size=(224, 224))    # doctest: +SKIP
+    >>> with gp.onnx.load("resnet50.onnx", threads=1, shapes={"batch": (1, 16)}) as model:    # doctest: +SKIP
+    ...     results = gp.ray.map_batches(images, model, columns={"data": "image"})
+    """
+    with naming_the_extra("ray"):
+        import ray
+        from ray.data import ActorPoolStrategy, DataContext
+    function = RowFunction(model, columns=columns, outputs=outputs, keep=keep, store=store)
+    nrows = function.most_rows if batch_size is None else batch_size
+    if not isinstance(nrows, int) or isinstance(nrows, bool) or nrows < 1:
+        raise InvalidArgumentError(explain("batch_size", accepted="an int of at least 1", got=repr(batch_size)))
+    fixed_nbytes = _worker_nbytes()
+    block_nbytes = DataContext.get_current().target_max_block_size or 0
+    nthreads = model.engine.threads
+    if workers is None:
+        workers = 1, max(int(ray.cluster_resources().get("CPU", 1)) // nthreads, 1)
+    least, most = (workers, workers) if isinstance(workers, int) else workers
+    return dataset.map_batches(
+        _Worker, fn_constructor_args=[[ray.put(function)]], batch_size=nrows, batch_format="numpy",
+        compute=ActorPoolStrategy(min_size=least, max_size=most), num_cpus=nthreads,
+        memory=function.predict_nbytes(nrows) + fixed_nbytes + block_nbytes, **options,
+    )  # fmt: skip
+
+
+def deployment(
+    model: Model,
+    *,
+    join: str | None = None,
+    store: str | Path = DEFAULT_STORE,
+    max_pending: int | str = "256MiB",
+    app_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> serve.Deployment:
+    """A deployment of Ray Serve whose replicas answer the Open Inference Protocol, as `graphpool.serve.app` does.
+
+    Parameters
+    ----------
+    model : Model
+        Static, or with declared shapes. Replicas have engines with the options of its engine.
+    join : str, optional
+        The dimension by which a replica joins requests, up to the end of its declared range.
+    store : str or Path, default="~/.cache/graphpool/packed"
+        Folder in which the replicas of a machine keep packed weights once, unless `GRAPHPOOL_PACKED_STORE` there names
+        one.
+    max_pending : int or str, default="256MiB"
+        Most bytes of the requests that a replica holds.
+    app_options : mapping, optional
+        Further ones of `graphpool.serve.app`, such as ``deadline_s``.
+    **options : object
+        Of ``ray.serve.deployment``, such as ``num_replicas`` or ``autoscaling_config``.
+
+    Returns
+    -------
+    deployment : ray.serve.Deployment
+        To be bound and run: ``serve.run(deployment.bind())``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The model has sizes that are neither static nor declared, or an option of the application is wrong.
+    UnsupportedError
+        Ray is not installed.
+
+    Notes
+    -----
+    A replica runs the model for one request, or what was joined, at a time. It declares as ``num_cpus`` the threads of
+    the model's engine, and as ``memory`` what it takes at most: the model's predicted peak with its mapped weights,
+    requests, and what a worker process of this cluster takes before. The model may be closed after this call. Cost: one
+    short task on the cluster, which is started if need be.
+
+    Examples
+    --------
+    >>> with gp.onnx.load("resnet50.onnx", threads=1, shapes={"batch": (1, 16)}) as model:    # doctest: +SKIP
+    ...     serve.run(gp.ray.deployment(model, join="batch", num_replicas=2).bind())
+    """
+    with naming_the_extra("ray"):
+        from ray import serve
+    from .serve import app
+
+    options_of_app = {"join": join, "max_pending": max_pending, "workers": 1, **(app_options or {})}
+    portable = WorkerModel(model, str(store))
+    app(model, **options_of_app)  # raises here what it would raise in each replica
+
+    def build() -> Any:
+        return app(portable.model, **options_of_app)
+
+    actor_options = {
+        "num_cpus": model.engine.threads,
+        "memory": portable.predict_nbytes() + parse_nbytes(max_pending) + _worker_nbytes(),
+        **options.pop("ray_actor_options", {}),
+    }
+    return serve.deployment(serve.ingress(build)(), ray_actor_options=actor_options, **options)
