@@ -291,10 +291,17 @@ class Walk:
         used = max((k + 1 for k, name in enumerate(node.output) if name in self.scope.used), default=0)
         opset = self.opset(node.domain)
         try:
-            found: list[Value] | None = self.attempt(lambda: convert(node, inputs, opset, used, self.builder))
+            found: list[Value] | None = self.attempt(lambda: self._converted(node, inputs, opset, used))
         except Exception:
             self._infer(node, inputs, {}, node.label)  # which knows what is wrong with most nodes, and says it
             raise
+        return found
+
+    def _converted(self, node: Node, inputs: list[Value | None], opset: int, used: int) -> list[Value]:
+        """In place of an op that ONNX defines by others nothing may come that only a run follows."""
+        found = convert(node, inputs, opset, used, self.builder)
+        is_known = all(value.data_dependent is None for value in found)
+        require(is_known or not self._is_expanding, "a definition that only a run follows")
         return found
 
     def _expand(self, path: Path, node: Node, inputs: list[Value | None]) -> list[Value] | None:

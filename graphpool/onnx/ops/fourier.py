@@ -29,11 +29,11 @@ def _waves(n: NodeView, length: int, nbins: int) -> Any:
 
 
 def _dft(n: NodeView) -> Value:
-    x, is_inverse, is_onesided = n[0], bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
+    x, is_onesided = n[0], bool(n.attr("onesided", 0))
     rank = len(x.shape)
     n.require(x.dtype in _FLOATS, "a transform in another type")
     n.require(rank > 1 and x.shape[-1] in (1, 2), "an input without a last axis of real and imaginary parts")
-    n.require(not (is_inverse and is_onesided), "an inverse of one side")
+    n.require(not n.attr("inverse", 0), "an inverse")
     axis = n.attr("axis", 1)
     if n.opset >= 20:
         axis = int(n.known(2).reshape(())) if n.has(2) else -2
@@ -44,7 +44,6 @@ def _dft(n: NodeView) -> Value:
     n.require(length > 0, "a transform of nothing")
     nbins = length // 2 + 1 if is_onesided else length
     waves = _waves(n, length, nbins)[:size]
-    waves = waves.conj() / length if is_inverse else waves
     parts = np.stack([np.stack([waves.real, waves.imag], -1), np.stack([-waves.imag, waves.real], -1)], 1)[:, :nparts]
     weights = parts.reshape(-1, 2 * nbins)  # times and parts, bins and parts
 

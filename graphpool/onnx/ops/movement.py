@@ -191,12 +191,15 @@ def _range(n: NodeView) -> Value:
 
 def _late_range(n: NodeView) -> Value:
     """A range of which only a run tells the bounds: its length begins the data-dependent part."""
-    parts = tuple([n[k] for k in range(3)])
-    n.require(all(prod(part.shape) == 1 for part in parts), "bounds that are no single numbers")
+    given = [n[k] for k in range(3)]
+    n.require(all(prod(value.shape) == 1 for value in given), "bounds that are no single numbers")
+    parts = tuple({id(value): value for value in given if not value.is_known}.values())
+    numbers = [next((k for k, part in enumerate(parts) if part is value), value.plain_content) for value in given]
     label, limits = n.node.label, n.builder.bounds.limits
 
     def cut(*bounds: Any) -> Any:
-        start, end, step = (bound.reshape(())[()] for bound in bounds)
+        found = [bounds[number] if isinstance(number, int) else number for number in numbers]
+        start, end, step = (bound.reshape(())[()] for bound in found)
         distance = float(end) - float(start)
         what = f"node {label!r} (Range)"
         if step == 0 or not isfinite(distance / float(step)):

@@ -36,7 +36,6 @@ def test_dft(length, axis, opset):
         constants = {"length": length} | ({} if opset == 17 else {"axis": axis})
         own = axis if axis >= 0 else 2
         check(run("DFT", x, opset, constants, **places), np.fft.fft(numbers, length, own))
-        check(run("DFT", x, opset, constants, inverse=1, **places), np.fft.ifft(numbers, length, own))
         if nparts == 1:
             check(run("DFT", x, opset, constants, onesided=1, **places), np.fft.rfft(x[..., 0], length, own))
 
