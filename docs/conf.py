@@ -1,5 +1,6 @@
 """Settings of Sphinx. The API pages import graphpool, so it must be built."""
 
+import inspect
 import sys
 from pathlib import Path
 
@@ -38,14 +39,15 @@ def leave_out_map(app, what, name, obj, options, lines):
 
 def leave_out_self(app, what, name, obj, options, signature, returned):
     """Signatures of compiled methods begin with ``self``, those of others do not."""
-    if signature and signature.startswith("(self"):
-        return "(" + signature.removeprefix("(self").removeprefix(", "), returned
+    if what == "method" and type(obj).__name__ == "cython_function_or_method":
+        found = inspect.signature(obj)
+        return str(found.replace(parameters=[p for name, p in found.parameters.items() if name != "self"])), None
     return None
 
 
 def setup(app):
     """Called by Sphinx."""
-    app.connect("autodoc-process-signature", leave_out_self)
+    app.connect("autodoc-process-signature", leave_out_self, priority=400)  # before that of numpydoc
     app.connect("autodoc-process-docstring", leave_out_map, priority=900)
 
 

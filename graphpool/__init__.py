@@ -54,6 +54,8 @@ if _TYPE_CHECKING:
         SharedModel,
         Stream,
         Tensor,
+        load_tensor,
+        save_tensor,
         share,
     )
     from .typing import UNKNOWN_DIM, DataType, LayoutType, PropertyType

@@ -17,6 +17,7 @@ import numpy as np
 
 import graphpool as gp
 
+from ._unraisable import interrupt_again
 from .cli_bench import add_bench_options, measure, parse_peers
 from .cli_cache import add_cache
 from .cli_graph import (
@@ -63,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     It is 0 when all is well, 1 when a check of the subcommand failed, 2 for an error, whose message goes to stderr, 130
     when it was interrupted, 141 when the reader of its output went away.
     """
+    hook, sys.unraisablehook = sys.unraisablehook, interrupt_again(sys.unraisablehook)
     try:
         return _run(_parser().parse_args(argv))
     except BrokenPipeError:
@@ -77,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    finally:
+        sys.unraisablehook = hook
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -323,7 +327,7 @@ def process(arguments: argparse.Namespace) -> tuple[Report, bool]:
         del results
         return {
             "resident_nbytes": report.resident_nbytes,
-            "resident": _in_bytes(report.parts),
+            "parts": _in_bytes(report.parts),
             "counted": _in_bytes(report.holdings),
             "mapped_nbytes": report.mapped_nbytes,
             "fixed_nbytes": report.fixed_nbytes,

@@ -7,9 +7,9 @@ life of the process, as oneDNN does, so that no hot path parses strings.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ._dataclasses import dataclass
 from .errors import InvalidArgumentError, explain
 
 if TYPE_CHECKING:

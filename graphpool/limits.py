@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from ._dataclasses import dataclass
 from .errors import InvalidArgumentError, LimitError, explain
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ class Limits:
     host_deadline_s: float = 600.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            kinds = (int, float) if field.type == "float" else int
+        for name, annotation in type(self).__annotations__.items():
+            value = getattr(self, name)
+            kinds = (int, float) if annotation == "float" else int
             if not isinstance(value, kinds) or isinstance(value, bool) or not value > 0:
-                raise InvalidArgumentError(explain(f"limit {field.name}", accepted="a number above 0", got=repr(value)))
+                raise InvalidArgumentError(explain(f"limit {name}", accepted="a number above 0", got=repr(value)))
 
     @classmethod
     def strict(cls) -> Limits:

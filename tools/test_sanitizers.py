@@ -19,11 +19,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from checkout import ROOT, copy_source, run
+from checkout import ROOT, copy_source, make_compiler, run
 
 NAMES = ("address", "undefined", "thread")
 LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
-FLAGS = "-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -U_FORTIFY_SOURCE"
+FLAGS = "-O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -U_FORTIFY_SOURCE"
 ISAS = {"generic": "", "avx2": "avx2", "avx2_vnni": "avx_vnni", "avx512": "avx512bw", "avx512_bf16": "avx512_bf16"}
 """Name -> what the system calls a processor that has it, weakest first."""
 
@@ -61,14 +61,6 @@ def isas() -> list[str]:
     return found[: found.index(most) + 1] if most in found else found
 
 
-def make_compiler(home: Path, names: str) -> str:
-    """A compiler that adds the sanitizers' flags behind those of the build; its path."""
-    path = home / "gcc"
-    path.write_text(f'#!/bin/sh\nexec gcc "$@" {FLAGS} -fsanitize={names}\n')
-    path.chmod(0o755)
-    return str(path)
-
-
 def library(name: str) -> str:
     """Where the compiler keeps a library."""
     gcc = shutil.which("gcc") or "gcc"
@@ -89,7 +81,7 @@ def main() -> None:
     source = home / "source"
     copy_source(source)
     wanted = isas()[:1] if is_quick else isas()
-    compiler = make_compiler(home, names)
+    compiler = make_compiler(home, f"{FLAGS} -fsanitize={names}")
     build = {"CC": compiler, "LDSHARED": f"{compiler} -shared", "GRAPHPOOL_BUILD_ISAS": ",".join(wanted)}
     run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=source, **build)
     # the C++ library comes with them: what throws must find the sanitizers' hooks

@@ -44,8 +44,10 @@ def measure(options: Any) -> Report:
     rows = [measure_one(options, size, policy) for policy in policies for size in sizes]
     constant_tensor_cache("cpu").set_capacity(None, policy="no_evict")
 
-    def draw(figure: Any) -> None:
-        axes = axes_of(figure, "capacity of the constant tensor cache, KiB", "median latency, ms")
+    title = f"Constant tensor cache and latency of {options.model.stem}"
+
+    def draw() -> Any:
+        figure, axes = axes_of("capacity of the constant tensor cache, KiB", "median latency, ms", title)
         for policy, marker in zip(policies, "os^", strict=False):
             found = [row for row in rows if row["policy"] == policy]
             xs, ys = [row["capacity_nbytes"] / KIB for row in found], [row["latency_ms"] for row in found]
@@ -53,9 +55,10 @@ def measure(options: Any) -> Report:
         axes.set_ylim(0)
         axes.set_xlim(0)
         figure.legend(loc="outside right upper", frameon=False, title="policy")
+        return figure
 
     lines = [f"all packed constants take {whole / KIB:,.1f} KiB"]
-    return Report(f"Constant tensor cache and latency of {options.model.stem}", rows, draw, lines)
+    return Report(title, rows, draw, lines)
 
 
 if __name__ == "__main__":

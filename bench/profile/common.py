@@ -17,12 +17,13 @@ from typing import Any
 import graphpool as gp
 from bench.profile.page import html_page
 from graphpool.demo import model_path
+from graphpool.drawing import make_figure
 from graphpool.profile import random_inputs
 from graphpool.runtime.shape_ranges import ShapeRanges
 
 __all__ = [
-    "UNITS", "Report", "axes_of", "finish", "free_sizes", "inputs_for", "inputs_of", "median_ms", "parser_of",
-    "warm_up",
+    "UNITS", "Report", "axes_of", "finish", "free_sizes", "inputs_for", "inputs_of", "lighten", "median_ms",
+    "parser_of", "warm_up",
 ]  # fmt: skip
 
 KIB = 1024
@@ -35,14 +36,13 @@ UNITS = {"nbytes": "KiB", "ms": "ms", "us": "us"}
 
 @dataclass
 class Report:
-    """What a command found: lines about it, rows of one kind, and how they are drawn on a matplotlib figure."""
+    """What a command found: lines about it, rows of one kind, and what draws them as a matplotlib figure."""
 
     title: str
     rows: list[dict[str, Any]]
-    draw: Callable[[Any], None]
+    draw: Callable[[], Any]
     lines: list[str] = field(default_factory=list)
     more: dict[str, Any] = field(default_factory=dict)
-    size: tuple[float, float] = (9.0, 5.0)
 
 
 # ---- arguments
@@ -126,7 +126,10 @@ def finish(report: Report, options: argparse.Namespace) -> None:
         content = {"title": report.title, **report.more, "rows": report.rows}
         options.json.write_text(json.dumps(content, indent=1, default=str) + "\n")
     if options.png or options.html:
-        figure = figure_of(report)
+        try:
+            figure = report.draw()
+        except gp.UnsupportedError as error:
+            sys.exit(str(error))
         if options.png:
             figure.savefig(options.png, dpi=150)
         if options.html:
@@ -168,24 +171,17 @@ def show(name: str, value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def figure_of(report: Report) -> Any:
-    """The picture, not shown and not registered with pyplot."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        sys.exit("--png and --html need matplotlib: pip install 'graphpool[profile]'")
-    figure = Figure(figsize=report.size, layout="constrained")
-    report.draw(figure)
-    figure.suptitle(report.title, fontsize=11)
-    return figure
+def axes_of(x: str, y: str, title: str) -> tuple[Any, Any]:
+    """A figure and its axes with labels and a light grid."""
+    figure = make_figure(9, 5)
+    axes = figure.subplots()
+    axes.set(xlabel=x, ylabel=y, title=title)
+    lighten(axes)
+    return figure, axes
 
 
-def axes_of(figure: Any, x: str, y: str, **options: Any) -> Any:
-    """Axes with labels, from 0 upward, with a light grid."""
-    axes = figure.subplots(**options)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(alpha=0.25)
+def lighten(axes: Any, axis: str = "both") -> None:
+    """A grid behind what is drawn, and no frame."""
+    axes.grid(axis=axis, alpha=0.25)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    return axes

@@ -14,7 +14,8 @@ from typing import Any
 
 import graphpool as gp
 from bench.bench_memory import bind_all, fixed_model
-from bench.profile.common import KIB, Report, finish, inputs_of, median_ms, parser_of, warm_up
+from bench.profile.common import KIB, Report, finish, inputs_of, lighten, median_ms, parser_of, warm_up
+from graphpool.drawing import make_figure
 from graphpool.runtime.scheduling import POLICIES
 
 SCRATCH_MODES = ("primitive", "shared", "none")
@@ -68,7 +69,11 @@ def measure(options: Any) -> Report:
     rows = [measure_schedule(options, *setting) for setting in settings]
     rows += [measure_scratch(options, mode) for mode in SCRATCH_MODES]
 
-    def draw(figure: Any) -> None:
+    title = f"Schedules and scratch modes of {options.model.stem}"
+
+    def draw() -> Any:
+        figure = make_figure(9, 5)
+        figure.suptitle(title)
         left, right = figure.subplots(1, 2, sharey=True)
         names, places = [row["setting"] for row in rows], range(len(rows))
         left.barh(places, [row["scratch_nbytes"] / KIB for row in rows], color="C0", alpha=0.7)
@@ -79,13 +84,13 @@ def measure(options: Any) -> Report:
         right.set_xlabel("median latency, ms")
         for axes in (left, right):
             axes.axhline(len(settings) - 0.5, color="0.6", linewidth=0.8)
-            axes.grid(axis="x", alpha=0.25)
-            axes.spines[["top", "right"]].set_visible(False)
+            lighten(axes, "x")
+        return figure
 
     lines = [
         f"{options.threads} threads; scratch modes: partitions compiled by themselves, beside the model's own arena"
     ]
-    return Report(f"Schedules and scratch modes of {options.model.stem}", rows, draw, lines)
+    return Report(title, rows, draw, lines)
 
 
 if __name__ == "__main__":

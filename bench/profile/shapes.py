@@ -47,8 +47,10 @@ def measure(options: Any) -> Report:
         chosen = list(combinations(model, options.shape))
     rows = [measure_one(options, sizes) for sizes in chosen]
 
-    def draw(figure: Any) -> None:
-        axes = axes_of(figure, "shape", "memory, KiB")
+    title = f"Footprint of {options.model.stem} over shapes"
+
+    def draw() -> Any:
+        figure, axes = axes_of("shape", "memory, KiB", title)
         places, base = range(len(rows)), [0.0] * len(rows)
         for part in ("constants", "programs", "arena", "results"):
             heights = [row[f"{part}_nbytes"] / KIB for row in rows]
@@ -59,8 +61,9 @@ def measure(options: Any) -> Report:
         turn = {"rotation": 30, "ha": "right"} if sum(len(row["shape"]) for row in rows) > 60 else {}
         axes.set_xticks(list(places), [row["shape"] for row in rows], **turn)
         figure.legend(loc="outside right upper", frameon=False)
+        return figure
 
-    return Report(f"Footprint of {options.model.stem} over shapes", rows, draw)
+    return Report(title, rows, draw)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import graphpool as gp
-from bench.profile.common import KIB, Report, axes_of, finish, inputs_of, parser_of
+from bench.profile.common import KIB, Report, finish, inputs_of, parser_of
+from graphpool.drawing import Bar, draw_arena
 from graphpool.profile import ArenaTenant
 from graphpool.runtime.executable import Executable
 
@@ -45,24 +46,19 @@ def measure(options: Any) -> Report:
         raise SystemExit("nothing lies in the arena of this model, or what does is not traced")
     rows = sorted([*placed, *fixed], key=lambda row: -row["nbytes"])[: options.top]
 
-    def draw(figure: Any) -> None:
-        axes = axes_of(figure, "step", "offset in the arena, KiB")
-        kinds = {kind: f"C{number % 10}" for number, kind in enumerate(sorted({row["kind"] for row in placed}))}
-        high = max(row["offset_nbytes"] + row["nbytes"] for row in placed) / KIB
-        for row in placed:
-            width, height = row["last_step"] - row["first_step"] + 1, row["nbytes"] / KIB
-            left, low = row["first_step"] - 0.5, row["offset_nbytes"] / KIB
-            axes.bar(left, height, width, low, align="edge", color=kinds[row["kind"]], alpha=0.6, edgecolor="white")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlim(-0.5, max(row["last_step"] for row in placed) + 0.5)
-        axes.set_ylim(0, high)
-        handles = [axes.bar(0, 0, color=color, alpha=0.6) for color in kinds.values()]
-        figure.legend(handles, list(kinds), loc="outside right upper", frameon=False)
+    title = f"Tensors of {options.model.stem}"
+
+    def draw() -> Any:
+        bars = [
+            Bar(row["kind"], row["node"], row["first_step"], row["last_step"] + 1, low, low + row["nbytes"])
+            for row, low in ((row, row["offset_nbytes"]) for row in placed)
+        ]
+        return draw_arena(bars, picture.arena_nbytes, picture.needed_nbytes, title, "step", "needed at once")
 
     total = sum(row["nbytes"] for row in placed), sum(row["nbytes"] for row in fixed)
     line = f"{len(placed)} temporaries of {total[0] / KIB:,.1f} KiB in all, {len(fixed)} constants of "
     line += f"{total[1] / KIB:,.1f} KiB as the file has them; the table has the {len(rows)} largest"
-    return Report(f"Tensors of {options.model.stem}", rows, draw, [line], {"temporaries": placed, "constants": fixed})
+    return Report(title, rows, draw, [line], {"temporaries": placed, "constants": fixed})
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 import graphpool as gp
-from bench.profile.common import Report, finish, inputs_of, parser_of
+from bench.profile.common import Report, finish, inputs_of, lighten, parser_of
+from graphpool.drawing import make_figure
 
 LIBRARIES = ("graphpool", "onnxruntime")
 MIB = 2**20
@@ -44,7 +45,11 @@ def measure(options: Any) -> Report:
         given = [str(options.model), str(file), str(options.threads), str(options.seconds)]
         rows = [run_one(library, given) for library in LIBRARIES if importlib.util.find_spec(library)]
 
-    def draw(figure: Any) -> None:
+    title = f"{options.model.stem} in processes of their own"
+
+    def draw() -> Any:
+        figure = make_figure(9, 5)
+        figure.suptitle(title)
         left, right = figure.subplots(1, 2, width_ratios=[3, 1])
         places = range(len(rows))
         columns = [name for name in rows[0] if name.endswith("nbytes")]
@@ -58,14 +63,13 @@ def measure(options: Any) -> Report:
         for axes in (left, right):
             axes.set_xticks(list(places), [row["library"] for row in rows])
             axes.margins(x=0.2)
-            axes.grid(axis="y", alpha=0.25)
-            axes.set_axisbelow(True)
-            axes.spines[["top", "right"]].set_visible(False)
+            lighten(axes, "y")
         right.tick_params("x", rotation=30)
         figure.legend(loc="outside lower center", ncols=len(columns), frameon=False)
+        return figure
 
     lines.append(f"{options.threads} threads; growth of resident memory beyond Python with NumPy")
-    return Report(f"{options.model.stem} in processes of their own", rows, draw, lines)
+    return Report(title, rows, draw, lines)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from graphpool._dataclasses import dataclass
 
 from .._unraisable import report_unraisable
 from ..drawing import describe_size

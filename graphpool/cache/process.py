@@ -9,8 +9,9 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass, field
 
 from .. import config
 from ..errors import InvalidArgumentError, explain

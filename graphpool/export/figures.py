@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
+
+from graphpool._dataclasses import dataclass
 
 from ..cache import compiled_partition_cache, constant_tensor_cache, primitive_cache
 from ..errors import InvalidArgumentError, brief, explain

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+from graphpool._dataclasses import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from .schema import get_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from graphpool._size_program import SizeValues
 
 
 class Op:
@@ -95,6 +98,24 @@ class Op:
         """
         return self._with(self.attrs, inputs, outputs)
 
+    def with_sizes(self, values: SizeValues) -> Op:
+        """The same op with its sizes as they are for some values; itself where none varies.
+
+        Parameters
+        ----------
+        values : SizeValues
+            Values that the checks of a compilation allow.
+
+        Returns
+        -------
+        op : Op
+        """
+        inputs, outputs = ([tensor.with_sizes(values) for tensor in side] for side in (self.inputs, self.outputs))
+        attrs = {name: _sized(value, values) for name, value in self.attrs.items()}
+        own = *self.inputs, *self.outputs, *self.attrs.values()
+        is_same = all(map(is_, (*inputs, *outputs, *attrs.values()), own))
+        return self if is_same else self._with(MappingProxyType(attrs), tuple(inputs), tuple(outputs))
+
     def with_inferred_shapes(self, shapes: Sequence[tuple[int, ...] | None]) -> Op:
         """The same op with shapes of its outputs.
 
@@ -154,6 +175,14 @@ class Op:
         attrs = "".join(f", {key}={value!r}" for key, value in self.attrs.items())
         ins, outs = [t.id for t in self.inputs], [t.id for t in self.outputs]
         return f"Op({self.id}, {self.kind!r}, {ins} -> {outs}{attrs})"
+
+
+def _sized(value: Any, values: SizeValues) -> Any:
+    """An attribute with plain numbers for its sizes; itself where it has none."""
+    if not isinstance(value, tuple):
+        return values.of(value)
+    found = tuple([_sized(item, values) for item in value])
+    return value if all(map(is_, found, value)) else found
 
 
 def _check_ports(name: str, side: str, tensors: Iterable[LogicalTensor]) -> tuple[LogicalTensor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from ..errors import (
@@ -27,6 +28,8 @@ from .view import GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from graphpool._size_program import SizeValues
 
     from .backend import Backend
     from .op import Op
@@ -253,8 +256,31 @@ class Partition:
         shapes = complete_shapes(self.ops, shapes, trust_ops=False)
         return [t if t.is_shape_known else t.replace(shape=shapes[t.id]) for t in outputs]
 
+    def with_sizes(self, values: SizeValues) -> Partition:
+        """The same partition with its sizes as they are for some values; itself where none varies.
+
+        Parameters
+        ----------
+        values : SizeValues
+            Values that the checks of a compilation allow.
+
+        Returns
+        -------
+        partition : Partition
+            Of the same id.
+        """
+        ops = [op.with_sizes(values) for op in self.ops]
+        if all(map(is_, ops, self.ops)):
+            return self
+        view = GraphView(ops)
+        other = Partition(self.kind, ops, view, self._backend, self.engine_kind, self.fpmath, self.prefer)
+        ports = ([port.with_sizes(values) for port in side] for side in (self.input_ports, self.output_ports))
+        other.input_ports, other.output_ports = map(tuple, ports)
+        other.id = self.id
+        return other
+
     def _check_engine(self, engine: Any) -> None:
-        kind = getattr(engine, "kind", None)
+        kind = getattr(engine, "kind", type(engine).__name__)
         if kind != self.engine_kind:
             raise StateError(
                 explain(f"partition {self.id}: engine", accepted=f"an engine of kind {self.engine_kind}", got=kind),

@@ -8,9 +8,10 @@ algorithm for directed acyclic graphs", 2006).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass
 
 from .growth import MAX_CHAIN, Blocks, Growth
 from .pattern import ANY_PORT, OpNode, Pattern, PostOps

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from graphpool._dataclasses import dataclass, field
 
 from ..errors import GraphpoolError
 from ..typing import UNKNOWN_DIM, DataType

@@ -10,10 +10,10 @@ import csv
 import threading
 import time
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, explain
 from graphpool.typing import MemoryResource
 

@@ -7,9 +7,9 @@ that pools made for it serve all of its groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidArgumentError, StateError, explain
 
 from ..fork import Locked

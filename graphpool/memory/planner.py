@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.drawing import Bar, describe_size, draw_arena
 from graphpool.errors import InvalidArgumentError, brief, check_choice, explain
 from graphpool.notebook import html_table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,12 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper, shape_inference
 
+from graphpool._dataclasses import replace
 from graphpool.limits import Limits
 from graphpool.runtime.host_budget import HostBudget
 
 from .shape_values import ShapeArray
-from .types import make_type
+from .types import element_type, pinned_type, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -123,7 +123,7 @@ def _result_nbytes(source: OnnxModel, node: Node, values: Mapping[str, Value]) -
     """Size of the results of a node; None where nothing tells."""
     read = sum(deep_nbytes(value.content) for value in values.values())
     try:
-        found = infer_types(source, node, values)
+        found = infer_types(source, node, values, {})
     except shape_inference.InferenceError:
         return 0  # what computes it says why
     sizes = [_type_nbytes(found.get(name)) for name in node.output if name]
@@ -145,14 +145,16 @@ def _type_nbytes(type_: Any) -> int | None:
 
 
 def infer_types(
-    source: OnnxModel, node: Node, values: Mapping[str, Value], is_pinned: bool = False
+    source: OnnxModel, node: Node, values: Mapping[str, Value], sizes: dict[str, Any], is_pinned: bool = False
 ) -> Mapping[str, TypeProto]:
     """Types and shapes of a node's outputs as ONNX infers them; empty where it has no means to.
 
-    Sizes that may vary are unknown, or, if `is_pinned`, what they are now, for the whole compilation. Raises
-    ``onnx.shape_inference.InferenceError`` where the inputs do not fit.
+    Sizes that may vary have names, by which `sizes` has them, or are, if `is_pinned`, what they are now, for the whole
+    compilation. Raises ``onnx.shape_inference.InferenceError`` where the inputs do not fit.
     """
-    types = {name: type_ for name, value in values.items() if (type_ := _type_of(value, is_pinned)) is not None}
+    types = {name: type_ for name, value in values.items() if (type_ := _type_of(value, sizes)) is not None}
+    if is_pinned:
+        types = {name: pinned_type(type_, sizes) for name, type_ in types.items()}
     if not all(name in types for name in node.input if name):
         return {}
     known = {n: numpy_helper.from_array(np.asarray(v.content), n) for n, v in values.items() if _is_small(v)}
@@ -171,10 +173,10 @@ def _is_small(value: Value) -> bool:
     return value.is_known and value.is_plain and value.content.size <= _SMALL
 
 
-def _type_of(value: Value, is_pinned: bool) -> TypeProto | None:
+def _type_of(value: Value, sizes: dict[str, Any]) -> TypeProto | None:
     """ONNX's type of a value, as far as it is known."""
     if value.is_plain:
-        return make_type(value.dtype, tuple(map(int, value.shape)) if is_pinned else value.shape)
+        return tensor_type(element_type(value.dtype), value.shape, sizes)
     if isinstance(value.content, np.ndarray):
         return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(value.content.dtype), value.content.shape)
     return value.type

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import is_variable
 from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.graph import Graph, LogicalTensor, Op

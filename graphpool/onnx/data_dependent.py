@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import is_variable
 from graphpool.runtime.data_dependent import DataDependentInput, DataDependentPart
 from graphpool.runtime.model import Model

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import TensorProto, TypeProto
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, StateError, UnsupportedError, brief, explain
 from graphpool.typing import DataType
 

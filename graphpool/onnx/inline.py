@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx.inliner
 from onnx import defs, helper
 
+from graphpool._dataclasses import dataclass
 from graphpool._sizes import is_variable
 
 from .build import NotConvertible, Value, require

@@ -5,13 +5,13 @@ A body is walked once where its node stands, to find out what it gives; what com
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import is_variable
 from graphpool.errors import GraphpoolError, LimitError
 from graphpool.graph.shapes import are_equal

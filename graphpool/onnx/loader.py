@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import replace
 from graphpool.errors import InvalidArgumentError, UnsupportedError, check_choice, explain
 from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
@@ -115,6 +115,8 @@ def load(
     ...     outputs = model.run({"input": image})
     """
     read_model, specialiser_of = importer()
+    if engine is not None and not isinstance(engine, Engine):
+        raise InvalidArgumentError(explain("engine", accepted="an Engine, or None", got=type(engine).__name__))
     if engine is not None and (threads is not None or memory_limit is not None):
         raise InvalidArgumentError(
             explain("threads and memory_limit belong to the engine", hint="give them to the engine, or leave it out")
@@ -175,6 +177,7 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
     return model
 
 
+@collection_paused()
 def importer() -> tuple[Any, Any]:
     """`read_model` and `Specialiser`, which need onnx, or UnsupportedError; all that loading takes is imported.
 

@@ -38,8 +38,8 @@ _EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_LABELS, _LABELS, _LABELS))
 class Node:
     """A node of a model, read from `proto`. Immutable; pickles as its message.
 
-    `attrs` has strings as bytes, lists as list, graphs as `Subgraph`; `captured` are the outer values that these graphs
-    read; `trees` the decision trees among the attributes, or None.
+    `attrs` has strings as bytes, lists as list, those of decision trees as protobuf has them, graphs as `Subgraph`;
+    `captured` are the outer values that these graphs read; `trees` the decision trees among the attributes, or None.
     """
 
     __slots__ = ("attrs", "captured", "domain", "input", "name", "op_type", "output", "proto", "trees")
@@ -54,10 +54,10 @@ class Node:
         owner = f"node {self.label!r} ({self.op_type!r})"
         check_text(owner, self.op_type, self.domain, self.name, *self.input, *self.output)
         with Boundary("read", self):
-            self.attrs: dict[str, Any] = {item.name: _value_of(item) for item in proto.attribute}
+            has_trees = self.domain == "ai.onnx.ml" and self.op_type in TREE_OPS
+            self.attrs: dict[str, Any] = {item.name: _value_of(item, has_trees) for item in proto.attribute}
             self.captured = _captured_by(self.attrs.values())
             _check_attributes(self)
-            has_trees = self.domain == "ai.onnx.ml" and self.op_type in TREE_OPS
             self.trees = read_trees(self.label, self.op_type, self.attrs) if has_trees else None
 
     @property
@@ -175,13 +175,14 @@ def check_text(owner: str, *names: Any) -> None:
             raise InvalidGraphError(explain(f"a name of {owner} is no UTF-8", got=repr(name)))
 
 
-def _value_of(item: AttributeProto) -> Any:
-    """The value of an attribute."""
+def _value_of(item: AttributeProto, has_trees: bool) -> Any:
+    """The value of an attribute; lists of a node of decision trees, of millions of numbers, stay where they are."""
     kind = item.type
     if kind in _SINGLE:
         return getattr(item, _SINGLE[kind])
     if kind in _REPEATED:
-        return list(getattr(item, _REPEATED[kind]))
+        values = getattr(item, _REPEATED[kind])
+        return values if has_trees else list(values)
     if kind == AttributeProto.GRAPH:
         return Subgraph(item.g)
     if kind == AttributeProto.GRAPHS:

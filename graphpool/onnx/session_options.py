@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import enum
 import logging
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "PROVIDER", "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions",
@@ -90,6 +93,13 @@ def set_default_logger_severity(severity: int) -> None:
     logging.getLogger("graphpool").setLevel(levels[severity])
 
 
+def _find_entry(entries: Mapping[str, str], key: str) -> str:
+    """The setting under a key; InvalidArgumentError where there is none."""
+    if key not in entries:
+        raise InvalidArgumentError(explain(f"no config entry {key!r}", accepted=sorted(entries)))
+    return entries[key]
+
+
 @dataclass(slots=True)
 class SessionOptions:
     """Options of a session.
@@ -161,9 +171,7 @@ profile_file_prefix
         InvalidArgumentError
             There is none.
         """
-        if key not in self._entries:
-            raise InvalidArgumentError(explain(f"no session config entry {key!r}", accepted=sorted(self._entries)))
-        return self._entries[key]
+        return _find_entry(self._entries, key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         """Declare the size of a named dimension: the model is compiled for it when it is loaded.
@@ -268,9 +276,13 @@ class RunOptions:
         Returns
         -------
         value : str
-            Empty if there is none.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is none.
         """
-        return self._entries.get(key, "")
+        return _find_entry(self._entries, key)
 
 
 def _unsupported(what: str, hint: str) -> UnsupportedError:

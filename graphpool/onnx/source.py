@@ -6,7 +6,6 @@ import mmap
 import os
 import stat
 import sys
-from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, defs, helper, numpy_helper
 
+from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
 from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
@@ -135,23 +135,27 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     for sparse in proto.graph.sparse_initializer:
         with Boundary("read", f"tensor {sparse.values.name!r}"):
             constants[sparse.values.name] = _dense(sparse, bounds)
-    skeleton = _skeleton(proto, folder, bounds)
+    inputs = {info.name: plain_type(info.type) for info in proto.graph.input if info.name not in constants}
+    outputs = tuple(make_port(info.name, info.type) for info in proto.graph.output)
+    metadata = _metadata(proto)
+    # what was parsed goes before the checker makes a copy: nodes of decision trees have millions of numbers
+    parsed.proto = skeleton = _skeleton(proto, folder, bounds)
+    del proto
     _check(skeleton, name)
     if skeleton.functions:
         _align_functions(skeleton)
         skeleton = onnx.inliner.inline_local_functions(skeleton)
-    inputs = {info.name: plain_type(info.type) for info in proto.graph.input if info.name not in constants}
     return OnnxModel(
         name,
         tuple(make_port(name, type_) for name, type_ in inputs.items()),
-        tuple(make_port(info.name, info.type) for info in proto.graph.output),
+        outputs,
         inputs,
         constants,
         [Node(node) for node in skeleton.graph.node],
         _opsets(skeleton),
-        proto.ir_version,
+        skeleton.ir_version,
         bounds,
-        _metadata(proto),
+        metadata,
     )
 
 

@@ -6,12 +6,12 @@ Nodes that nobody needs go, constants are computed, products of integers become 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import NodeProto, helper
 
+from graphpool._dataclasses import replace
 from graphpool.runtime.constant_part import check_files, drop_pages
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType

@@ -6,12 +6,12 @@ a node are neighbours, so a shared one lies below its last parent, and nodes tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from onnx import numpy_helper
 
+from graphpool._dataclasses import dataclass, field, replace
 from graphpool.errors import InvalidOpError, explain
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class _Reader:
 
     def ints(self, name: str, count: int | None, low: int = -(2**63), high: int = 2**63 - 1) -> Array:
         """So many integers in a range; none where the attribute is left out and their number is free."""
-        found = np.array(self.attrs.get(name, ()), np.int64).reshape(-1)
+        found = _array(self.attrs.get(name, ()), np.int64)
         self._check_count(name, found, count)
         if found.size and not (low <= found.min() and found.max() <= high):
             wrong = found[(found < low) | (found > high)][0]
@@ -147,7 +147,7 @@ class _Reader:
         """So many numbers, given as a list or, by a name of its own, as a tensor."""
         tensor = self.attrs.get(f"{name}_as_tensor")
         given = self.attrs.get(name, ()) if tensor is None else tensor
-        found = numpy_helper.to_array(given) if hasattr(given, "data_type") else np.array(given, np.float32)
+        found = numpy_helper.to_array(given) if hasattr(given, "data_type") else _array(given, np.float32)
         if found.dtype.kind != "f":
             self.refuse(name, "real numbers", found.dtype)
         found = found.astype(np.float64).reshape(-1)
@@ -162,6 +162,11 @@ class _Reader:
     def _check_count(self, name: str, found: Array, count: int | None) -> None:
         if count is not None and len(found) != count:
             self.refuse(name, f"{count} numbers", f"{len(found)} numbers")
+
+
+def _array(given: Any, dtype: type[np.generic]) -> Array:
+    """The numbers of an attribute: one by one, since a list of them in Python takes five times their size."""
+    return np.fromiter(given, dtype, len(given)) if hasattr(given, "__len__") else np.array([given], dtype)
 
 
 def read_trees(label: str, op_type: str, attrs: Mapping[str, Any]) -> Trees:
@@ -216,7 +221,7 @@ def _modes_of(r: _Reader) -> Array:
     unknown = next((name for name in given if name not in places), None)
     if unknown is not None:
         r.refuse("nodes_modes", _MODES[:_MEMBER], unknown)
-    return np.array([places[name] for name in given], np.int64)
+    return np.fromiter(map(places.__getitem__, given), np.int64, len(given))
 
 
 class _Numbers:

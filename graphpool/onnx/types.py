@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import TensorProto, TypeProto, helper
@@ -11,6 +11,9 @@ from graphpool._sizes import is_variable
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _PAIRS: dict[int, DataType] = {
     TensorProto.FLOAT: DataType.F32, TensorProto.DOUBLE: DataType.F64, TensorProto.FLOAT16: DataType.F16,
@@ -26,6 +29,11 @@ _BACK = {ours: theirs for theirs, ours in _PAIRS.items()}
 def data_type(elem: int) -> DataType | None:
     """Our type for an ONNX element type; None for strings, complex numbers and types that we do not have."""
     return _PAIRS.get(elem)
+
+
+def element_type(dtype: DataType) -> int:
+    """ONNX's element type for one of ours."""
+    return _BACK[dtype]
 
 
 def make_type(dtype: DataType, shape: tuple[int | None, ...] | None) -> TypeProto:
@@ -84,12 +92,30 @@ def _dimension(dim: Any) -> int | str | None:
     return dim.dim_param or None
 
 
-def static_shape(type_: TypeProto) -> tuple[Any, ...] | None:
-    """The shape of a tensor type when every dimension is a number."""
+def tensor_type(elem: int, shape: Sequence[Any], sizes: dict[str, Any]) -> TypeProto:
+    """The type of a tensor in which sizes that may vary have names, by which `sizes` has them from now on."""
+    names = [f"size {dim.number}" if is_variable(dim) else int(dim) for dim in shape]
+    sizes.update((name, dim) for name, dim in zip(names, shape, strict=True) if isinstance(name, str))
+    return helper.make_tensor_type_proto(elem, names)
+
+
+def pinned_type(type_: TypeProto, sizes: Mapping[str, Any]) -> TypeProto:
+    """The type with what the sizes among its dimensions are now, for the whole compilation."""
+    pinned = TypeProto()
+    pinned.CopyFrom(type_)
+    for dim in pinned.tensor_type.shape.dim if pinned.HasField("tensor_type") else ():
+        if dim.dim_param in sizes:
+            dim.dim_value = int(sizes[dim.dim_param])
+    return pinned
+
+
+def static_shape(type_: TypeProto, sizes: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The shape of a tensor type when every dimension is a number, or one of the sizes by its name."""
     if not type_.HasField("tensor_type") or not type_.tensor_type.HasField("shape"):
         return None
     dims = [_dimension(dim) for dim in type_.tensor_type.shape.dim]
-    return tuple(dims) if all(isinstance(dim, int) for dim in dims) else None
+    known = [sizes.get(dim) if isinstance(dim, str) else dim for dim in dims]
+    return None if any(dim is None for dim in known) else tuple(known)
 
 
 def is_f32_number(number: float) -> bool:

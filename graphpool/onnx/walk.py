@@ -6,7 +6,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from onnx import helper, shape_inference
+from onnx import shape_inference
 
 from graphpool.errors import (
     GraphpoolError,
@@ -29,7 +29,7 @@ from .inner import branches, repeat_loop, repeat_scan
 from .node import names_read
 from .ops import convert
 from .shape_values import ShapeArray, compute_shapes, shape_array
-from .types import data_type, make_type, static_shape
+from .types import data_type, make_type, static_shape, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,6 +62,7 @@ class Walk:
         self._unrolling_end: int | None = None
         self._left_nbytes = self._source.bounds.left_nbytes
         self._inputs: dict[str, LogicalTensor] = {}
+        self._sizes: dict[str, Any] = {}  # those that may vary, by the names that they have in ONNX's types
         self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath, self._source.bounds)
         values = {name: Value(content=content, is_static=True) for name, content in owner.constants.items()}
         outputs = tuple(port.name for port in self._source.outputs)
@@ -79,7 +80,7 @@ class Walk:
             return Value(None, tensor)
         type_ = self._source.input_types[name]
         if shape is not None and type_.HasField("tensor_type"):
-            type_ = helper.make_tensor_type_proto(type_.tensor_type.elem_type, [int(dim) for dim in shape])
+            type_ = tensor_type(type_.tensor_type.elem_type, shape, self._sizes)
         return Value(type_, tensor)
 
     def form(self) -> ModelForm:
@@ -375,9 +376,10 @@ class Walk:
         named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
         values = {name: value for name, value in named.items() if value is not None}
         try:
-            found = infer_types(self._source, node, values)
-            if any(type_.HasField("tensor_type") and static_shape(type_) is None for type_ in found.values()):
-                found = infer_types(self._source, node, values, is_pinned=True)
+            found = infer_types(self._source, node, values, self._sizes)
+            tensors = [type_ for type_ in found.values() if type_.HasField("tensor_type")]
+            if any(static_shape(type_, self._sizes) is None for type_ in tensors):
+                found = infer_types(self._source, node, values, self._sizes, is_pinned=True)
             return [self._host_output(found.get(name)) if name else Value() for name in node.output]
         except (shape_inference.InferenceError, InvalidShapeError) as error:
             raise InvalidShapeError(
@@ -385,7 +387,7 @@ class Walk:
             ) from error
 
     def _host_output(self, type_: Any) -> Value:
-        shape = None if type_ is None else static_shape(type_)
+        shape = None if type_ is None else static_shape(type_, self._sizes)
         dtype = None if shape is None else data_type(type_.tensor_type.elem_type)
         is_array = type_ is not None and type_.HasField("tensor_type") and data_type(type_.tensor_type.elem_type)
         found = DataDependent() if shape is None and is_array else None

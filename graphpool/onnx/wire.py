@@ -7,8 +7,9 @@ Source: "Encoding", the protocol buffers documentation; field numbers from onnx.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

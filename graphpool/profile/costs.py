@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass, replace
 
 from ..backends.cpu.backend import relowering
 from ..backends.cpu.place.merging import fused_steps, place_steps
@@ -18,7 +19,7 @@ from ..runtime.costs import cost_key, program_key, stage_key, stage_latencies, s
 from ..runtime.executable import Executable
 from ..runtime.primitive import primitive_of
 from ..runtime.scheduling import POLICIES, ScheduleOptions
-from .inputs import random_inputs
+from .inputs import inputs_or_random
 from .tracing import trace
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def profile_ops(
     ``auto``, as much as for the steps again for each policy.
     Source: profile-guided scheduling as in Graphi (2018), latencies of whole schedules as in IOS (2021).
     """
+    given = inputs_or_random(model, inputs)
     threads = model.engine.threads if threads is None else threads
     for name, value in (("threads", threads), ("repeats", repeats)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -132,7 +134,6 @@ def profile_ops(
     if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s < math.inf:
         message = explain("timeout_s", accepted="a finite number of seconds, at least 0", got=repr(timeout_s))
         raise InvalidArgumentError(message, timeout_s=timeout_s)
-    given = random_inputs(model) if inputs is None else dict(inputs)
     form = model.specialise(given).form
     found: dict[str, OpCost] = {}
     for count in sorted({1, threads}):

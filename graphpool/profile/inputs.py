@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InvalidArgumentError, explain
+from ..runtime.model import Model
 from ..runtime.model_port import describe_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..runtime import Model
     from ..runtime.model_port import ModelPort
 
 
@@ -59,6 +59,13 @@ def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = Non
         is_float = np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
         inputs[port.name] = (rng.standard_normal(dims) if is_float else np.zeros(dims)).astype(dtype)
     return inputs
+
+
+def inputs_or_random(model: Model, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The inputs, or random ones where there are none; InvalidArgumentError for what is no model."""
+    if not isinstance(model, Model):
+        raise InvalidArgumentError(explain("model", accepted="a graphpool.Model", got=type(model).__name__))
+    return random_inputs(model) if inputs is None else dict(inputs)
 
 
 def _example(port: ModelPort) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass, replace
+
 from ..drawing import Bar, draw_arena, time_unit
-from .inputs import random_inputs
+from .inputs import inputs_or_random
 from .page import write_page
 from .tenants import ArenaTenant, find_tenants, match_runs
 from .tracing import TracedStep, trace_runs
@@ -158,7 +159,7 @@ def footprint(model: Model, inputs: Mapping[str, Any] | None = None) -> Footprin
     --------
     >>> gp.profile.footprint(model).save("memory.html")     # doctest: +SKIP
     """
-    given = random_inputs(model) if inputs is None else dict(inputs)
+    given = inputs_or_random(model, inputs)
     predicted = int(model.predict_peak(given))
     recorded = trace_runs(model, given, _RUNS)
     form = model.specialise(given)

@@ -10,7 +10,7 @@ from ..runtime.machine import EVENT_COST_S
 from ..runtime.scheduling import shared_memory
 from ..schedule import Schedule, Simulation, simulate
 from ..schedule.report import explain as explain_schedule
-from .inputs import random_inputs
+from .inputs import inputs_or_random
 from .tracing import as_simulation, trace_runs
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def explain(
     Ownership: keeps nothing. Threads: as safe as `file`. Cost: `runs` + 4 runs.
     Source: asked for by users of parallel executors, who could not tell why a schedule was slow.
     """
-    given = random_inputs(model) if inputs is None else dict(inputs)
+    given = inputs_or_random(model, inputs)
     executable = model.specialise(given)
     recorded = trace_runs(model, given, max(runs, 1))
     out = sys.stdout if file is None else file

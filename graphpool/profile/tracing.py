@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass, replace
 
 from ..drawing import Bar, describe_size, describe_time, draw_rows, make_figure, size_unit, time_unit
 from ..errors import InvalidArgumentError, StateError, explain
@@ -172,7 +173,10 @@ class Trace:
             named.append(replace(step, op=found[number % len(found)][step.step]) if found else step)
         self._steps = tuple(named)
         self._footprints = [
-            (next(piece.thread for run in runs for piece in run), measure_tenants(find_tenants(form, runs), form))
+            (
+                next(piece.thread for run in runs for piece in run),
+                measure_tenants(find_tenants(form, runs), form.arena_nbytes),
+            )
             for runs in match_runs(form.steps, self._steps)
         ]
 
@@ -471,9 +475,9 @@ def measure_footprint(
     return _measure_lives(lives, arena_nbytes)
 
 
-def measure_tenants(tenants: Iterable[ArenaTenant], form: Executable) -> Footprint:
+def measure_tenants(tenants: Iterable[ArenaTenant], arena_nbytes: int) -> Footprint:
     """The footprint of a run of a model by what its arena held."""
-    return _measure_lives([(t.start_ns, t.end_ns, t.offset, t.offset + t.nbytes) for t in tenants], form.arena_nbytes)
+    return _measure_lives([(t.start_ns, t.end_ns, t.offset, t.offset + t.nbytes) for t in tenants], arena_nbytes)
 
 
 def _measure_lives(lives: Iterable[tuple[int, int, int, int]], arena_nbytes: int) -> Footprint:

@@ -138,7 +138,7 @@ cdef class FormCache:
         return use
 
     cpdef leave(self, FormUse use, int64_t runs=0):
-        """End a use, by the thread that has entered, which so many runs were."""
+        """End a use, by the thread that has entered, which so many runs were that gave results."""
         try:
             self.using.remove(PyThread_get_thread_ident())
         except ValueError:  # in a child that was forked meanwhile

@@ -22,9 +22,10 @@ cdef class FormRun:
     cdef list outputs           # (name, id, whether a step writes it where it is told to, under this name first)
     cdef dict ids               # name of an output -> id
     cdef dict sizes             # name of an output -> memory for it
-    cdef dict described         # name of an output -> Described, as far as it is known
+    cdef dict described         # id of an output -> Described, as far as it is known
     cdef tuple targets          # ids of outputs that steps write
     cdef list made              # ids of those of a known shape
+    cdef list names             # their names
     cdef list wanted            # of each what `ResultArrays.take` wants
     cdef tuple bound            # ids of what is bound
     cdef list forms             # of each its Described

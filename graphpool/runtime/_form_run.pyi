@@ -33,20 +33,18 @@ class Frame:
 class FormRun:
     """Runs a form for one set of sizes on an arena and a frame at a time; base of `Runner`, which makes frames."""
 
-    def size(
+    def connect(
         self,
         form: ModelForm,
         targets: Collection[int],
         made: Sequence[int],
         bound: Sequence[int],
         passing: Collection[int],
-        arrays: Mapping[int, Described],
-        plan: FormPlan,
-        uses_blas: bool,
         results: ResultArrays,
         arenas: SharedArenas,
         host_budget: HostBudget | None,
     ) -> None: ...
+    def size(self, other: FormRun, arrays: dict[int, Described], plan: FormPlan, uses_blas: bool) -> None: ...
     def clear(self) -> None: ...
     def run(
         self,

@@ -56,8 +56,8 @@ cdef class FormRun:
     def __cinit__(self):
         self.frames = {}
 
-    def size(self, form, targets, made, bound, passing, arrays, plan, bint uses_blas, results, arenas, host_budget):
-        """Say what a run takes and gives.
+    def connect(self, form, targets, made, bound, passing, results, arenas, host_budget):
+        """Say what every run takes and gives, whatever its sizes.
 
         Parameters
         ----------
@@ -67,10 +67,6 @@ cdef class FormRun:
             in the order of their numbers among addresses.
         passing : collection of int
             Of values that do not outlive a run.
-        arrays : mapping of int to Described
-        plan : FormPlan
-        uses_blas : bool
-            Whether every run does.
         results : ResultArrays
         arenas : SharedArenas
         host_budget : HostBudget or None
@@ -81,13 +77,32 @@ cdef class FormRun:
         self.inputs, self.ids = list(form.inputs.items()), dict(form.outputs)
         self.targets, self.made, self.passing = tuple(targets), list(made), tuple(passing)
         self.outputs = [(name, i, i in self.targets and first[i] == name) for name, i in form.outputs.items()]
-        self.sizes, self.all_nbytes = dict(plan.results), sum(plan.results.values())
-        self.described = {name: arrays[i] for name, i in form.outputs.items() if i in arrays}
-        self.wanted = [(names[i], arrays[i].shape, arrays[i].dtype, arrays[i].nbytes) for i in made]
-        self.bound, self.forms = tuple(bound), [arrays[i] for i in bound]
+        self.names, self.bound = [names[i] for i in made], tuple(bound)
+        self.results, self.arenas, self.host_budget = results, arenas, host_budget
+
+    def size(self, FormRun other not None, dict arrays not None, plan, bint uses_blas):
+        """Run as another one, for these sizes.
+
+        Parameters
+        ----------
+        other : FormRun
+        arrays : dict of int to Described
+        plan : FormPlan
+        uses_blas : bool
+            Whether every run does.
+        """
+        cdef Py_ssize_t k
+        self.inputs, self.ids, self.names, self.outputs = other.inputs, other.ids, other.names, other.outputs
+        self.targets, self.made, self.passing, self.bound = other.targets, other.made, other.passing, other.bound
+        self.results, self.arenas, self.host_budget = other.results, other.arenas, other.host_budget
+        self.described, self.uses_blas = arrays, uses_blas
+        self.sizes, self.all_nbytes = plan.results, sum(plan.results.values())
         self.arena_nbytes, self.host_nbytes = plan.arena_nbytes, plan.host_nbytes
-        self.uses_blas, self.host_budget = uses_blas, host_budget
-        self.results, self.arenas = results, arenas
+        self.forms = [arrays[i] for i in self.bound]
+        self.wanted = []
+        for k in range(len(self.made)):
+            shape, _, dtype, nbytes = arrays[self.made[k]]
+            self.wanted.append((self.names[k], shape, dtype, nbytes))
 
     def clear(self):
         """Forget the frames: their arenas go."""
@@ -144,7 +159,7 @@ cdef class FormRun:
         cdef dict given = {}
         if outputs is not None:
             for name in outputs:
-                array, known = outputs[name], self.described.get(name)
+                array, known = outputs[name], self.described.get(self.ids[name])
                 if known is None or not _fits(array, known):
                     check_output(name, array, self._described.get(self.ids[name]))
                 given[name] = array

@@ -15,7 +15,7 @@ import logging
 from numpy import may_share_memory, ndarray
 
 from graphpool import spans
-from graphpool.errors import GraphpoolError, InvalidArgumentError, OutOfMemoryError, explain
+from graphpool.errors import GraphpoolError, InvalidArgumentError, explain
 from graphpool.log import error_log, execute_log, profile_log
 
 from .model_port import as_input, check_is_mapping, check_names
@@ -160,14 +160,13 @@ cdef class ModelRun:
 
     def _run(self, dict arrays, outputs):
         cdef FormUse use = self.enter(arrays)
-        cdef int64_t runs = 1
+        cdef int64_t runs = 0
         try:
             if self.declared is not None:
                 self._make_room_for(use)
-            return (<FormRun?>use.executable.runner).run(arrays, outputs)
-        except OutOfMemoryError:
-            runs = 0
-            raise
+            results = (<FormRun?>use.executable.runner).run(arrays, outputs)
+            runs = 1
+            return results
         finally:
             self.cache.leave(use, runs)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.typing import parse_nbytes
 

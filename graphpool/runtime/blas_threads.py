@@ -14,7 +14,7 @@ from typing import Any
 
 from graphpool._kernels.core.blas import load_blas
 
-__all__ = ["enter", "leave"]
+__all__ = ["enter", "leave", "prepare"]
 
 _lock = threading.Lock()
 _running = 0
@@ -31,6 +31,11 @@ def _libraries() -> list[Any]:
     found = ThreadpoolController().select(user_api="blas").lib_controllers
     of_scipy = [library for library in found if "scipy.libs" in library.filepath or "scipy/.dylibs" in library.filepath]
     return of_scipy or list(found)
+
+
+def prepare() -> None:
+    """Load BLAS before the first run that calls it, so that the run takes no memory for it. Threads: safe."""
+    _libraries()
 
 
 def enter() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from graphpool._dataclasses import dataclass
 
 from .inner_models import InnerModels, inner_run
 

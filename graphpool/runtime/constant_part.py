@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool._version import __version__
 from graphpool.cache import ConstantBuffer, LruCache, fingerprint
 from graphpool.cache.identity import Fingerprint, QuickFingerprint, digest_of, quick_fingerprint

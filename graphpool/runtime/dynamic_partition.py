@@ -135,10 +135,14 @@ class DynamicPartition:
         """
         tensors = tuple(inputs)
         use = self._enter_for(tensors)
+        runs = 0
         try:
-            return use.executable.compiled.execute(stream, tensors, outputs, scratchpad=scratchpad, options=options)
+            compiled: CompiledPartition = use.executable.compiled
+            made = compiled.execute(stream, tensors, outputs, scratchpad=scratchpad, options=options)
+            runs = 1
+            return made
         finally:
-            self._leave(use, runs=1)
+            self._leave(use, runs)
 
     def specialise(self, inputs: Iterable[Tensor | LogicalTensor]) -> CompiledPartition:
         """The compiled partition for these inputs: shapes of outputs, scratchpad, implementations.

@@ -6,6 +6,7 @@ import sys
 import warnings
 import weakref
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from .. import log
@@ -134,13 +135,13 @@ class Engine(Locked):
             raise InvalidArgumentError(explain("engine kind", accepted="cpu, gpu", got=repr(kind)))
         if index != 0:
             raise InvalidArgumentError(explain("engine index", accepted="0, there is one cpu", got=repr(index)))
-        if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
+        if threads is not None and (not isinstance(threads, Integral) or isinstance(threads, bool) or threads < 1):
             raise InvalidArgumentError(explain("threads", accepted="an int of at least 1, or None", got=repr(threads)))
         if idle_decay_s is not None and not (isinstance(idle_decay_s, int | float) and idle_decay_s > 0):
             raise InvalidArgumentError(explain("idle_decay_s", accepted="seconds > 0, or None", got=repr(idle_decay_s)))
         self.kind = kind
         self.index = index
-        self.threads = available_threads() if threads is None else threads
+        self.threads = available_threads() if threads is None else int(threads)
         self.context = context
         limit = parse_memory_limit(memory_limit)
         self._memory_limit, self.memory_limit = memory_limit, limit.nbytes

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import replace
 from graphpool.errors import StateError, explain
 
 from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .form_charge import FormCharge
 from .form_constants import FormConstants
-from .form_plan import FormPlan
+from .form_plan import FormPlan, TensorPlaces
 from .form_steps import FormSteps
 from .inner_models import InnerModels
 from .model_step import is_plain
@@ -99,18 +98,21 @@ class Executable(ResizableForm):
         self._layout: RangeLayout | None = None
         self._stream = Stream(engine) if stream is None else stream
         made = FormSteps(form, engine, "cached" if weights == "cached" else "scoped", options, variable, states)
-        self.partitions, self.appended = made.partitions, made.appended
+        self._partitions, self.appended, self._values = made.partitions, made.appended, made.values
         self._steps, self._tensors = made.steps, made.tensors
         self._sizes, self._origins = made.sizes, [step.compiled for step in self._steps if step.compiled is not None]
         self._described: tuple[CompiledPartition, ...] | None = tuple(self._origins)
+        self._plain: tuple[Partition, ...] | None = None
         self._programs = [None if step.compiled is None else step.compiled.program for step in self._steps]
         self._constants = FormConstants(form, self._tensors, self._steps, self._stream, {} if bound is None else bound)
         self.form = replace(form, constants=self._constants.values)
         self._results = ResultArrays(engine.budget, f"results of {name}") if results is None else results
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}") if arenas is None else arenas
+        held = () if states is None else states.outputs
+        self._places = TensorPlaces(form.outputs, self._tensors, self._steps, held, engine.planner)
         self._make_plan(made.values)
         self.runner = self._first_runner = Runner(
-            self.form, self._tensors, self._steps, self._plan.targets, self._constants, self._stream, self._results,
+            self.form, self._tensors, self._steps, self._places.targets, self._constants, self._stream, self._results,
             self._arenas,
         )  # fmt: skip
         nbytes = (0, 0) if is_planned else (self.arena_nbytes + self.host_nbytes, self.results_nbytes)  # told later on
@@ -133,17 +135,8 @@ class Executable(ResizableForm):
 
     def _make_plan(self, values: SizeValues | None) -> None:
         """Plan the memory of a run."""
-        held, self._arrays = () if self._states is None else self._states.outputs, self._sizes.of(values)
-        plan = self._plan = FormPlan(
-            self.form.outputs,
-            self._tensors,
-            self._arrays,
-            self._steps,
-            self._programs,
-            held,
-            self._layout,
-            self._engine.planner,
-        )
+        self._arrays = self._sizes.of(values)
+        plan = self._plan = FormPlan(self._places, self._tensors, self._arrays, self._programs, self._layout)
         self.arena_nbytes, self.sequential_arena_nbytes = plan.arena_nbytes, plan.sequential_arena_nbytes
         self.results_nbytes, self.host_nbytes = plan.results_nbytes, plan.host_nbytes
 
@@ -159,6 +152,15 @@ class Executable(ResizableForm):
             programs = [program for program in self._programs if program is not None]
             self._described = tuple(self._first.variable.compiled(self._origins, programs, self._tensors))
         return self._described
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The partitions with the sizes that the form is for, made when they are first asked for."""
+        if self._plain is None:
+            values = self._values
+            found = self._partitions
+            self._plain = found if values is None else tuple([partition.with_sizes(values) for partition in found])
+        return self._plain
 
     @property
     def steps(self) -> tuple[ModelStep, ...]:
@@ -206,9 +208,11 @@ class Executable(ResizableForm):
 
     def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> Executable | None:
         """The form for these sizes, which is counted already; None where the plan does not hold for them."""
-        other, layout, slack = copy(self), self._layout, self._engine.memory_limit is None
+        other, layout, slack = object.__new__(Executable), self._layout, self._engine.memory_limit is None
+        vars(other).update(vars(self))
         other._become(self, not exactly and layout is None)
         other._tensors = tensors = variable.tensors(values)
+        other._values, other._plain = values, None
         if layout is not None and not (layout.holds(tensors) and variable.are_within(layout.plans, values)):
             return None
         plans = None if layout is None else layout.plans
@@ -420,7 +424,7 @@ class Executable(ResizableForm):
                 names.setdefault(op_id, []).append(name)
         return tuple(
             tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else self._name_host(p)
-            for p in self.partitions
+            for p in self._partitions
         )
 
     def _name_host(self, partition: Partition) -> tuple[str]:
@@ -430,7 +434,7 @@ class Executable(ResizableForm):
     @property
     def fallbacks(self) -> tuple[Fallback | None, ...]:
         """What of the importer's model each partition is that the host runs, and why; None for those of backends."""
-        return tuple(None if p.is_supported else self.form.fallbacks.get(p.ops[0].id) for p in self.partitions)
+        return tuple(None if p.is_supported else self.form.fallbacks.get(p.ops[0].id) for p in self._partitions)
 
     @property
     def streams(self) -> int:

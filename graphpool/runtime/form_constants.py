@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.cache import PackedKey, constant_tensor_cache, fingerprint
 
 from ._constants import packed_key

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass
 
 from .inner_models import InnerModels
 from .model_step import find_buffers, is_plain, plan_arena
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from .model_step import ModelStep
     from .variable_partition import Plan
 
-__all__ = ["FormPlan", "RangeLayout"]
+__all__ = ["FormPlan", "RangeLayout", "TensorPlaces"]
 
 _SMALL_NBYTES = 2**10
 """For what a host function makes of numbers and shapes."""
@@ -55,34 +56,76 @@ class RangeLayout:
         return all(tensors[i].nbytes <= nbytes for i, nbytes in self.sizes.items())
 
 
-class FormPlan:
-    """Places of the tensors between steps and of the scratch memory of steps, and what a run takes beside them.
+class TensorPlaces:
+    """Where the tensors of a form lie, whatever their sizes: in the arena, or in arrays that runs are given or make.
 
-    `outputs` are ids by name, `arrays` describes those that lie in memory, `programs` are those of the steps, for these
-    sizes, `held` the names of those that go into the memory of a session. With a `layout` the arena is as it says;
-    `planner` is the user's, if any. `targets` are the outputs that steps write directly, `results` the memory of each
-    output, 0 where its shape follows from contents; `sequential_arena_nbytes` is what the arena would take if every
-    step followed the one before. `host_nbytes` is for what the host function that takes most gives and is given copies
-    of.
+    Parameters
+    ----------
+    outputs : mapping of str to int
+        Ids by name.
+    tensors : mapping of int to LogicalTensor
+        Of any sizes.
+    steps : sequence of ModelStep
+    held : collection of str
+        Names of the outputs that go into the memory of a session.
+    planner : Planner, optional
+        The user's.
+
+    Attributes
+    ----------
+    targets : list of int
+        Outputs that steps write directly.
+    between : list of int
+        Tensors that lie in the arena.
+    hosted : list of ModelStep
+        Those that the host runs.
     """
 
     def __init__(
         self,
         outputs: Mapping[str, int],
         tensors: Mapping[int, LogicalTensor],
-        arrays: Mapping[int, Described],
         steps: Sequence[ModelStep],
-        programs: Sequence[Program | None],
         held: Collection[str],
-        layout: RangeLayout | None,
         planner: Planner | None,
     ) -> None:
-        self._outputs, self._steps, self._programs, self._planner = outputs, steps, programs, planner
+        self.outputs, self.steps, self.planner = outputs, steps, planner
         made = {i for step in steps for i in step.outputs}
         self.targets = [i for i in outputs.values() if i in made]
+        self.between = [i for i in made.difference(self.targets) if is_plain(tensors[i])]
+        self.fresh = [name for name in outputs if name not in held]
+        self.hosted = [step for step in steps if step.compiled is None]
+
+    def sizes(self, tensors: Mapping[int, LogicalTensor]) -> dict[int, int]:
+        """Memory of those that lie in the arena. Unit: bytes."""
+        return {i: tensors[i].nbytes for i in self.between}
+
+    def host_nbytes(self, tensors: Mapping[int, LogicalTensor]) -> int:
+        """Memory for the arrays of the host function that takes most. Unit: bytes."""
+        return max((_step_nbytes(tensors, step) for step in self.hosted), default=0) if self.hosted else 0
+
+
+class FormPlan:
+    """Offsets of the tensors between steps and of the scratch memory of steps, and what a run takes beside them.
+
+    `arrays` describes the outputs that lie in memory, `programs` are those of the steps, for these sizes. With a
+    `layout` the arena is as it says. `results` is the memory of each output, 0 where its shape follows from contents;
+    `sequential_arena_nbytes` is what the arena would take if every step followed the one before. `host_nbytes` is for
+    what the host function that takes most gives and is given copies of.
+    """
+
+    def __init__(
+        self,
+        places: TensorPlaces,
+        tensors: Mapping[int, LogicalTensor],
+        arrays: Mapping[int, Described],
+        programs: Sequence[Program | None],
+        layout: RangeLayout | None,
+    ) -> None:
+        self._places, self._programs = places, programs
         self.offsets: Mapping[Any, int]
         if layout is None:
-            sizes = self._sizes_between(tensors)
+            steps, planner, sizes = places.steps, places.planner, places.sizes(tensors)
             scratch = [0 if program is None else program.arena_nbytes for program in programs]
             self.offsets, self.arena_nbytes = plan_arena(steps, sizes, scratch, planner)
             rows = zip(steps, programs, scratch, strict=True)
@@ -92,9 +135,9 @@ class FormPlan:
             self.sequential_arena_nbytes = nbytes
         else:
             self.offsets, self.arena_nbytes, self.sequential_arena_nbytes = layout.offsets, layout.nbytes, layout.nbytes
-        self.results = {name: arrays[i].nbytes if i in arrays else 0 for name, i in outputs.items()}
-        self.results_nbytes = sum(nbytes for name, nbytes in self.results.items() if name not in held)
-        self.host_nbytes = self._host_nbytes(tensors)
+        self.results = {name: arrays[i].nbytes if i in arrays else 0 for name, i in places.outputs.items()}
+        self.results_nbytes = sum([self.results[name] for name in places.fresh])
+        self.host_nbytes = places.host_nbytes(tensors)
 
     def run_nbytes(self, outputs: Iterable[str]) -> int:
         """Memory of a run that makes these outputs. Unit: bytes."""
@@ -102,28 +145,20 @@ class FormPlan:
 
     def layout(self, tensors: Mapping[int, LogicalTensor], plans: tuple[Plan, ...]) -> RangeLayout:
         """The plan for tensors as large as these, and for plans of each compiled partition."""
-        needs = iter(plans)
-        scratch = [0 if step.compiled is None else next(needs).nbytes for step in self._steps]
-        sizes = self._sizes_between(tensors)
-        offsets, nbytes = plan_arena(self._steps, sizes, scratch, self._planner)
+        steps, needs = self._places.steps, iter(plans)
+        scratch = [0 if step.compiled is None else next(needs).nbytes for step in steps]
+        sizes = self._places.sizes(tensors)
+        offsets, nbytes = plan_arena(steps, sizes, scratch, self._places.planner)
         return RangeLayout(plans, sizes, offsets, nbytes)
 
     def buffers(self, tensors: Mapping[int, LogicalTensor]) -> list[BufferInfo]:
         """What lies in the arena, as `Model.buffers` says, for tensors as large as these."""
-        return find_buffers(self._steps, self._programs, self._sizes_between(tensors))
+        return find_buffers(self._places.steps, self._programs, self._places.sizes(tensors))
 
     def most_run_nbytes(self, tensors: Mapping[int, LogicalTensor], outputs: bool) -> int:
         """What arrays of host functions, and results if so told, take for tensors as large as these. Unit: bytes."""
-        return _nbytes_of(tensors, self._outputs.values() if outputs else ()) + self._host_nbytes(tensors)
-
-    def _sizes_between(self, tensors: Mapping[int, LogicalTensor]) -> dict[int, int]:
-        """Memory of the tensors that lie in the arena."""
-        between = {i for step in self._steps for i in step.outputs}.difference(self.targets)
-        return {i: tensors[i].nbytes for i in between if is_plain(tensors[i])}
-
-    def _host_nbytes(self, tensors: Mapping[int, LogicalTensor]) -> int:
-        """Memory for the arrays of the host function that takes most."""
-        return max((_step_nbytes(tensors, step) for step in self._steps if step.compiled is None), default=0)
+        wanted = self._places.outputs.values() if outputs else ()
+        return _nbytes_of(tensors, wanted) + self._places.host_nbytes(tensors)
 
 
 def _sequential_nbytes(step: ModelStep, program: Program | None, nbytes: int) -> int:

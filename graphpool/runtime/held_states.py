@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass, field, replace
 from graphpool.errors import InvalidShapeError, StateError, explain
 from graphpool.typing import dense_strides
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidShapeError, explain
 from graphpool.memory._arrays import ArrayAllocator
 

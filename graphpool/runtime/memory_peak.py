@@ -46,7 +46,8 @@ class MemoryPeak(int):
     def fixed_nbytes(self) -> int:
         """What the process takes beside budget and mapped files when this is first asked for. Unit: bytes.
 
-        With what the first run brings: code that it touches, objects, stacks of threads.
+        With what the first run brings: code that it touches, objects, stacks of threads; and with all shared memory
+        that the process has mapped, of which the system takes nothing away.
 
         Raises `StateError` if the engine is gone by then, `UnsupportedError` where the system does not tell.
         """
@@ -54,8 +55,10 @@ class MemoryPeak(int):
             engine = None if self._engine is None else self._engine()
             if engine is None:
                 raise StateError(explain("the engine of the prediction is gone", hint="ask while it is there"))
+            report = engine.process_report()
             later_nbytes = _FIRST_RUN_NBYTES + engine.threads * _THREAD_NBYTES
-            self._fixed_nbytes = engine.process_report().fixed_nbytes + later_nbytes
+            later_nbytes += report.shared_nbytes - report.parts["shared memory"]  # runs read all of it at most
+            self._fixed_nbytes = report.fixed_nbytes + later_nbytes
         return self._fixed_nbytes
 
     @property

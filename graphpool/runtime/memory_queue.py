@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, MemoryTimeoutError, OutOfMemoryError, check_choice, explain
 from graphpool.fork import Locked
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+from graphpool._dataclasses import dataclass, field
 
 from .inner_models import InnerModels
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
@@ -12,6 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from graphpool import spans
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.log import compile_log, execute_log, is_on, profile_log
 from graphpool.memory._arrays import ArrayAllocator
@@ -176,11 +176,12 @@ class ModelForms(ModelRun):
 
     def repeat(self, arrays: dict[str, Any], work: Callable[[Executable, Any], None]) -> None:
         """Hand the form for these inputs, made if need be, and them, to what makes trips of a loop on it."""
-        use = self.enter(arrays)
+        use, runs = self.enter(arrays), 0
         try:
             work(use.executable, arrays)
+            runs = 1
         finally:
-            self.cache.leave(use, runs=1)
+            self.cache.leave(use, runs)
 
     # ---- forms
 
@@ -226,7 +227,6 @@ class ModelForms(ModelRun):
         """The one that was used last, if any, with those inside it."""
         return [form for kept in self.cache.forms()[-1:] for form in kept.with_inner()]
 
-    @collection_paused()
     def _make(
         self, exactly: bool, arrays: Mapping[str, Any], shapes: tuple[Any, ...], states: HeldStates | None
     ) -> Executable:
@@ -266,11 +266,11 @@ class ModelForms(ModelRun):
             if excess > 0 and self.cache.reclaim(excess) < excess:
                 self._arenas.shrink(arena_nbytes)
 
-    @collection_paused()
     def _compile_planned(self, shapes: Mapping[str, Any]) -> Executable | None:
         """A form for declared shapes, kept for good; None if sizes cannot vary, of which plain shapes say why."""
         return self.variable.plan(shapes, partial(self._compile, is_planned=True))
 
+    @collection_paused()
     def _compile(
         self,
         shapes: Mapping[str, Any],
@@ -284,7 +284,7 @@ class ModelForms(ModelRun):
         with spans.span(f"compile {self.name}", model=self.name, shapes=described) as note:
             made = self._compile_form(shapes, deciding, variable, states, is_planned)
             note(
-                partitions=len(made.partitions), programs_nbytes=made.programs_nbytes,
+                partitions=len(made.fallbacks), programs_nbytes=made.programs_nbytes,
                 constants_nbytes=made.constants_nbytes, arena_nbytes=made.arena_nbytes,
             )  # fmt: skip
         if is_on(compile_log):
@@ -322,7 +322,7 @@ class ModelForms(ModelRun):
         hosted = sum(fallback is not None for fallback in form.fallbacks)
         compile_log.info(
             "%s: compiled for %s in %.3g ms: %d partitions, %d on the host; programs %d, constants %d, arena %d bytes",
-            self.name, shapes, ms, len(form.partitions), hosted, form.programs_nbytes,
+            self.name, shapes, ms, len(form.fallbacks), hosted, form.programs_nbytes,
             form.constants_nbytes, form.arena_nbytes,
         )  # fmt: skip
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
+from graphpool._dataclasses import dataclass
 from graphpool.cache.constants import BYTES_PER_S, CALL_COST_S
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.fork import Locked
@@ -88,7 +88,7 @@ class ModelCounts:
     Attributes
     ----------
     runs, compilations : int
-        Runs that ended; how often one of them was compiled.
+        Runs that gave results; how often one of them was compiled.
     """
 
     runs: int = 0

@@ -8,10 +8,10 @@ cached primitive finds it, so that a primitive which is used again allocates not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
+from graphpool._dataclasses import dataclass
 from graphpool.cache import compiled_partition_cache, primitive_cache
 
 from ..fork import Locked

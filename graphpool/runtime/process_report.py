@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import UnsupportedError, explain
 
 if TYPE_CHECKING:
@@ -33,13 +33,17 @@ class ProcessReport:
         All of it: what `parts` sum up to. Unit: bytes.
     parts : dict of str to int
         Resident memory of the budget (``"budget"``), of mapped files that are no libraries, which the system takes away
-        at need (``"mapped files"``), of ``"libraries"`` and the interpreter's own file, of ``"stacks"``, free blocks
-        that the C heap keeps (``"heap slack"``, if `is_slack_known`), and of ``"interpreter and caller"``: objects,
-        the caller's arrays, other engines. Unit: bytes.
+        at need (``"mapped files"``), of ``"shared memory"`` without a file, as of `graphpool.share`, which every
+        process that maps it shows and which stays until the last is done with it, of ``"libraries"`` and the
+        interpreter's own file, of ``"stacks"``, free blocks that the C heap keeps (``"heap slack"``, if
+        `is_slack_known`), and of ``"interpreter and caller"``: objects, the caller's arrays, other engines. Unit:
+        bytes.
     holdings : dict of str to int
         What the budget counts, by holder. Memory that is counted and was never written is not resident. Unit: bytes.
     mapped_nbytes : int
         Size of the mapped files' mappings, resident or not. Unit: bytes.
+    shared_nbytes : int
+        Size of the mappings of shared memory, likewise. Unit: bytes.
     page_tables_nbytes : int
         What the kernel takes for the process beside that, which is not part of its resident size. Unit: bytes.
     is_slack_known : bool
@@ -57,24 +61,26 @@ class ProcessReport:
     parts: dict[str, int]
     holdings: dict[str, int]
     mapped_nbytes: int
+    shared_nbytes: int
     page_tables_nbytes: int
     is_slack_known: bool
     is_budget_exact: bool
 
     @property
     def fixed_nbytes(self) -> int:
-        """What is neither the budget's nor mapped: interpreter, libraries, stacks, slack. Unit: bytes."""
+        """What is neither the budget's nor in mapped files: interpreter, shared memory, stacks, slack. Unit: bytes."""
         return self.resident_nbytes - self.parts["budget"] - self.parts["mapped files"]
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers by name, for JSON."""
-        return asdict(self) | {"fixed_nbytes": self.fixed_nbytes}
+        return vars(self) | {"fixed_nbytes": self.fixed_nbytes}
 
     def __str__(self) -> str:
         counted = ", ".join(f"{name} {_mib(nbytes)}" for name, nbytes in self.holdings.items() if nbytes)
         notes = {
             "budget": f"of {_mib(sum(self.holdings.values()))} counted" + (f": {counted}" if counted else ""),
             "mapped files": f"of {_mib(self.mapped_nbytes)} mapped; the system takes them away at need",
+            "shared memory": f"of {_mib(self.shared_nbytes)} mapped; once for all processes that have it",
             "heap slack": "" if self.is_slack_known else "unknown: this C library does not tell",
         }
         rows = [(name, nbytes, notes.get(name, "")) for name, nbytes in self.parts.items()]
@@ -135,7 +141,7 @@ def report_process(
     budget = counted - sum(nbytes for _, nbytes in known) + sum(_resident(*block) for block in known)
     kinds = _kinds_of(mappings)
     resident = {kind: sum(m.resident_nbytes for m in found) for kind, found in kinds.items()}
-    files = kinds["mapped files"]
+    files, shared_nbytes = kinds["mapped files"], sum(m.nbytes for m in kinds["shared memory"])
     written = sum(m.anonymous_nbytes for m in files)  # pages of files that are the process's own by now
     in_use = _heap_in_use()
     slack = 0 if in_use is None else max(resident["heap"] - in_use, 0)
@@ -143,6 +149,7 @@ def report_process(
     parts = {
         "budget": max(budget, 0),
         "mapped files": resident["mapped files"] - written,
+        "shared memory": resident["shared memory"],
         "libraries": resident["libraries"],
         "stacks": resident["stacks"],
         "heap slack": slack,
@@ -150,8 +157,8 @@ def report_process(
     parts["interpreter and caller"] = max(total - sum(parts.values()), 0)
     found = re.search(r"^VmPTE:\s+(\d+) kB$", status, re.MULTILINE)
     return ProcessReport(
-        total, parts, dict(holdings), sum(m.nbytes for m in files), int(found[1]) * 1024 if found else 0,
-        in_use is not None, is_budget_exact,
+        total, parts, dict(holdings), sum(m.nbytes for m in files), shared_nbytes,
+        int(found[1]) * 1024 if found else 0, in_use is not None, is_budget_exact,
     )  # fmt: skip
 
 
@@ -183,10 +190,15 @@ def _read_mappings(lines: Iterable[str]) -> list[_Mapping]:
     return found
 
 
+_KINDS = ("libraries", "mapped files", "shared memory", "stacks", "heap", "rest")
+_SHARED_MEMORY = ("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero")  # noqa: S108 - nothing is written there
+"""How paths of memory without a file begin."""
+
+
 def _kinds_of(mappings: Sequence[_Mapping]) -> dict[str, list[_Mapping]]:
     """Mappings by what they are; the rest is memory of nobody in particular."""
     libraries = {m.path for m in mappings if "x" in m.permissions}
-    kinds: dict[str, list[_Mapping]] = {name: [] for name in ("libraries", "mapped files", "stacks", "heap", "rest")}
+    kinds: dict[str, list[_Mapping]] = {name: [] for name in _KINDS}
     before = _Mapping(0, 0, "---p", "", 0, 0)
     kind = "rest"
     for number, this in enumerate(mappings):
@@ -203,6 +215,8 @@ def _kind_of(this: _Mapping, before: _Mapping, after: _Mapping, libraries: set[s
         return "stacks"
     if this.path == "[heap]":
         return "heap"
+    if this.path.startswith(_SHARED_MEMORY):
+        return "shared memory"
     if this.path:
         return "libraries" if this.path in libraries or this.path.startswith("[v") else "mapped files"
     if not this.permissions.startswith("rw"):

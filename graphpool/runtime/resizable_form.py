@@ -73,7 +73,6 @@ class ResizableForm(Locked):
 
     def _become(self, first: Self, is_borrowed: bool) -> None:
         """Be a form of its own, of a copy of the first, which counts it already."""
-        super().__init__()
         self._variable, self._first, self._is_closed, self.is_borrowed = None, first, False, is_borrowed
 
     @property
@@ -94,12 +93,13 @@ class ResizableForm(Locked):
 
     def close(self) -> None:
         """Give all memory back. No run may be going on. Idempotent."""
-        with self._lock:
+        first = self if self._first is None else self._first
+        with first._lock:
             if self._is_closed:
                 return
             self._is_closed = True
         self._free_own()
-        (self if self._first is None else self._first)._leave()
+        first._leave()
 
     def _leave(self) -> None:
         """One user less of what forms for other shapes share."""

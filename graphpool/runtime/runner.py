@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from . import blas_threads
 from ._form_run import FormRun, Frame
 from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
@@ -51,17 +52,19 @@ class Runner(FormRun):
         arenas: SharedArenas,
     ) -> None:
         self._form, self._steps, self._targets = form, steps, dict.fromkeys(targets)
-        self._constants, self._stream, self._results, self._arenas = constants, stream, results, arenas
+        self._constants, self._stream, self._results = constants, stream, results
         self._budget = stream.engine.budget
         made = {i for step in steps for i in step.outputs}
         between = [i for i in made if i not in self._targets and is_plain(described.get(i))]
-        self._passing = {*form.inputs.values(), *made}.difference(between)
-        self._made = tuple([i for i in self._targets if is_plain(described.get(i))])
-        self._bound = (*(i for i in {*form.inputs.values()} if is_plain(described.get(i))), *self._made)
+        passing = {*form.inputs.values(), *made}.difference(between)
+        sized = [i for i in self._targets if is_plain(described.get(i))]
+        bound = (*(i for i in {*form.inputs.values()} if is_plain(described.get(i))), *sized)
         scratch = [~number for number in range(len(steps))]
-        keys = dict.fromkeys((*self._bound, *form.constants, *between, *scratch))
+        keys = dict.fromkeys((*bound, *form.constants, *between, *scratch))
         self._numbers: dict[int, int] = {key: number for number, key in enumerate(keys)}
         plain = [step for step in steps if step.compiled is None or step.compiled.program is None]
+        host_budget = form.host_budget if any(step.compiled is None for step in steps) else None
+        self.connect(form, self._targets, sized, bound, passing, results, arenas, host_budget)
         self._seen = {i for step in plain for i in (*step.inputs, *step.outputs)}.intersection(between)
 
     def link(self) -> None:
@@ -82,7 +85,7 @@ class Runner(FormRun):
     def sized(
         self,
         described: Mapping[int, LogicalTensor],
-        arrays: Mapping[int, Described],
+        arrays: dict[int, Described],
         plan: FormPlan,
         programs: Sequence[Program | None],
     ) -> Runner:
@@ -91,11 +94,9 @@ class Runner(FormRun):
         vars(other).update(vars(self))
         other._described, other._plan, other._programs = described, plan, programs
         uses_blas = any(program is not None and program.uses_blas for program in programs)
-        host_budget = self._form.host_budget if any(step.compiled is None for step in self._steps) else None
-        other.size(
-            self._form, self._targets, self._made, self._bound, self._passing, arrays, plan, uses_blas, self._results,
-            self._arenas, host_budget,
-        )  # fmt: skip
+        if uses_blas:
+            blas_threads.prepare()
+        other.size(self, arrays, plan, uses_blas)
         return other
 
     _described: Mapping[int, LogicalTensor]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass, replace
 
 from .. import config
 from ..errors import InvalidArgumentError, explain

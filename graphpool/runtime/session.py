@@ -167,10 +167,13 @@ class Session:
         self._own(self._content)
         arrays = self._with_states(given, {state.input: self._view(state, shapes) for state in self._held.states})
         use = self.model._forms.enter(arrays, self._held)
+        runs = 0
         try:
-            return self._run(use, arrays, outputs, shapes)
+            results = self._run(use, arrays, outputs, shapes)
+            runs = 1
+            return results
         finally:
-            self.model._forms.cache.leave(use, runs=1)
+            self.model._forms.cache.leave(use, runs)
 
     def _take(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs that are no states, checked."""

@@ -95,7 +95,8 @@ class SharedArenas(Locked):
         """One user less: arenas become as large as the others need at most; the last one closes them."""
         with self._lock:
             self._needs[nbytes] -= 1
-            self._needs += Counter()  # without zeros
+            if not self._needs[nbytes]:
+                del self._needs[nbytes]
             most = max(self._needs, default=None)
         if most is None:
             self.close()

@@ -157,7 +157,8 @@ def share(model: Model, *, store: PackedStore | str | Path | None = None) -> Sha
     Shared are packed weights, and constants that lie in memory; those in mapped files stay there, and processes map the
     files, whose content is checked when they are opened. Not shared are what a process packs for shapes that were not
     known here, arenas, results, and what the interpreter has. A model with ``weights="packed"`` keeps its own copy.
-    Budgets count shared weights as little as mapped files.
+    Budgets do not count shared weights, which every process would; `Engine.process_report` and the resident size that
+    is predicted do. A model of bytes or of a ModelProto keeps its plain weights beside them until it is closed.
     Ownership: the model and the handle hold the memory. Threads: safe; runs may be going on. Cost: a read of all
     weights for their names, and a write of the packed ones.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass, field
 
 from .costs import stage_key, stage_latencies
 from .machine import MEMORY_BANDWIDTH

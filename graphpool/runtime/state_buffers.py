@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.fork import Locked
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.typing import dense_strides

@@ -76,14 +76,16 @@ class Symbols:
 
         What stands in the shapes for sizes need not be numbers.
         """
-        if any((None if shape is None else len(shape)) != self._ranks[name] for name, shape in shapes.items()):
-            return None
-        found = []
-        for places in self.places:
-            numbers = {shapes[name][axis] for name, axis in places}
-            if len(numbers) != 1:
+        for name, shape in shapes.items():
+            if (None if shape is None else len(shape)) != self._ranks[name]:
                 return None
-            found.append(numbers.pop())
+        found = []
+        for (first, first_axis), *others in self.places:
+            number = shapes[first][first_axis]
+            for name, axis in others:
+                if shapes[name][axis] != number:
+                    return None
+            found.append(number)
         return found
 
 

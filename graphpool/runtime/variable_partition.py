@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from operator import add, gt, le
 from typing import TYPE_CHECKING, Any, Protocol
+
+from graphpool._dataclasses import dataclass
 
 from ._compiled import ALIGNMENT, CompiledPartition
 

@@ -6,9 +6,9 @@ happens-before relation judge them from outside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import ScheduleError, explain
 
 from .instructions import CURRENT_STREAM, AddEvent, Run, SetStream, StreamBarrier, WaitEvent

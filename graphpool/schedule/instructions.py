@@ -5,8 +5,9 @@ Names and arguments follow RAF's graph-level operators; `Run.merged` is the oper
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from graphpool._dataclasses import dataclass
 
 CURRENT_STREAM = -1
 """As the stream of an event instruction: the one that `SetStream` chose last."""

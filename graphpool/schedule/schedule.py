@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidArgumentError, explain
 
 from ..drawing import Bar, draw_rows

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, explain
 
 from .control import Task, control_tasks

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from graphpool._dataclasses import dataclass, field
 
 from ..errors import GraphpoolError, InvalidArgumentError, InvalidShapeError, MemoryTimeoutError, explain
 from ..runtime.shape_ranges import ShapeRanges

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from graphpool._dataclasses import dataclass
 
 from ..errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, brief, explain
 from ..runtime.model_port import as_input, check_names

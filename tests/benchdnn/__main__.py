@@ -1,8 +1,8 @@
 """``python -m tests.benchdnn FOLDER [--json OUT] [--only TEXT]``: run benchdnn's graph cases, one record a run.
 
 FOLDER holds ``cases/`` and ``manifest.jsonl``; by default it is ``$GRAPHPOOL_BENCHDNN``. Exit status 1 when a
-run fails. With ``--arenas FACTOR`` nothing runs: the partitions are listed whose arena exceeds so many times their
-tensors.
+run fails or falls back to the reference backend. With ``--arenas FACTOR`` nothing runs: the partitions are listed whose
+arena exceeds so many times their tensors.
 """
 
 from __future__ import annotations
@@ -49,12 +49,14 @@ def main() -> int:
         records.append(record)
         if record.status != "passed":
             print(f"{record.status}: {record.case} {record.knobs}: {record.error}", flush=True)
+        elif record.fallback:
+            print(f"fallback: {record.case} {record.knobs}", flush=True)
     if args.json:
         args.json.write_text(json.dumps([as_json(record) for record in records], indent=1) + "\n")
     print(as_table(count(records)))
     work, peak = sum(record.seconds for record in records), max((record.peak_nbytes for record in records), default=0)
     print(f"{time.perf_counter() - start:.0f} s, {work:.0f} s of processors, at most {peak / 2**30:.2f} GiB a process")
-    return int(any(record.status != "passed" for record in records))
+    return int(any(record.status != "passed" or record.fallback for record in records))
 
 
 if __name__ == "__main__":

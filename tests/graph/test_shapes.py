@@ -490,6 +490,7 @@ def _attribute_values(attribute: Attribute) -> st.SearchStrategy[Any]:
     return {
         "bool": st.booleans(),
         "s64": st.integers(-3, 5),
+        "str": st.text(max_size=3),
         "f32": st.floats(width=32),
         "s64[]": NUMBERS,
         "f32[]": st.lists(st.floats(width=32), max_size=3).map(tuple),

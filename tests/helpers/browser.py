@@ -10,7 +10,7 @@ import sys
 import threading
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 START = """
 import fcntl, os, sys
 found = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3]]

@@ -34,10 +34,10 @@ def open_and_serve(text, connection):
 
 
 class Worker:
-    """A forked process at the other end of a pipe."""
+    """A process at the other end of a pipe."""
 
-    def __init__(self, target, *arguments):
-        context = multiprocessing.get_context("fork")
+    def __init__(self, target, *arguments, method="fork"):
+        context = multiprocessing.get_context(method)
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_run, args=(target, self.connection, theirs, arguments))
         self._process.start()

@@ -1,6 +1,7 @@
 """A model of 240 MB serves eight threads at batches of 1 to 1,024 in 512 MB, without being killed or running dry."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -119,19 +120,84 @@ def test_a_model_serves_within_an_address_space(served):
         assert int(done.stdout.split()[1]) <= LIMIT_NBYTES
 
 
-def test_a_model_serves_within_a_control_group(served):
-    """In a group of its own below the one that the variable names, which must be one to make groups in."""
+@pytest.fixture
+def group():
+    """A control group of its own below the one that the variable names, which must be one to make groups in."""
     parent = os.environ.get("GRAPHPOOL_TEST_CGROUP")
     if parent is None:
         pytest.skip("GRAPHPOOL_TEST_CGROUP names no control group of memory in which others may be made")
+    group = Path(parent) / f"graphpool-{os.getpid()}"
+    group.mkdir()
+    yield group
+    group.rmdir()
+
+
+def limit_group(group, nbytes):
+    """Allow a control group so much memory, swap included where that is limited apart."""
+    names = [name for name in ("memory.max", "memory.limit_in_bytes") if (group / name).exists()]
+    (group / names[0]).write_text(str(nbytes))
+    for name, value in (("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", nbytes)):
+        if (group / name).exists():
+            (group / name).write_text(str(value))
+
+
+def test_a_model_serves_within_a_control_group(served, group):
     path, sources = served
     for source in sources:
-        group = Path(parent) / f"graphpool-{os.getpid()}"
-        group.mkdir()
-        try:
-            names = [name for name in ("memory.max", "memory.limit_in_bytes") if (group / name).exists()]
-            (group / names[0]).write_text(str(LIMIT_NBYTES))
-            done = serve(path, source, group)
-            assert done.returncode == 0, done.stderr[-3000:]
-        finally:
-            group.rmdir()
+        limit_group(group, LIMIT_NBYTES)
+        done = serve(path, source, group)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+
+RUN = """
+import os, re, sys
+from pathlib import Path
+import numpy as np
+
+path, source, group = *sys.argv[1:3], Path(sys.argv[3])
+if group.name:
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+import graphpool as gp
+import onnx
+given = path if source == "file" else Path(path).read_bytes()
+if source == "proto":
+    given = onnx.load_model_from_string(given)
+with gp.onnx.load(given, threads=1) as model:
+    inputs = {"ids": np.arange(int(sys.argv[4]))}
+    peak = model.predict_peak(inputs)
+    print(peak.resident_nbytes, flush=True)
+    if sys.argv[5] == "run":
+        model.run(inputs)
+        print("done")
+"""
+
+
+def test_a_control_group_kills_what_takes_more(group):
+    limit_group(group, 64 * 10**6)
+    take = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); bytes(range(256)) * (1 << 20)"
+    done = subprocess.run([sys.executable, "-c", take, str(group / "cgroup.procs")], timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("batch", [1, 1024, 4096])
+@pytest.mark.parametrize("source", ["file", "bytes", "proto"])
+def test_a_run_is_not_killed_in_a_little_more_than_was_predicted(served, group, source, batch):
+    path, sources = served
+    if source not in sources:
+        pytest.skip("of the other size")
+
+    def run(group, what):
+        command = [sys.executable, "-c", RUN, str(path), source, str(group), str(batch), what]
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+        return subprocess.run(
+            command, env=environment, cwd=Path(gp.__file__).parents[1], capture_output=True, text=True, timeout=300,
+            check=False,
+        )  # fmt: skip
+
+    foretold = run("", "predict")
+    assert foretold.returncode == 0, foretold.stderr[-3000:]
+    predicted_nbytes = int(foretold.stdout)
+    limit_group(group, int(predicted_nbytes * 1.02))
+    done = run(group, "run")
+    assert done.returncode == 0, (done.returncode, predicted_nbytes, done.stderr[-3000:])
+    assert done.stdout.endswith("done\n")

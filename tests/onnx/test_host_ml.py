@@ -284,3 +284,16 @@ def test_onnx_runtime_gives_the_same(name):
                 np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
         else:
             assert mine == theirs
+
+
+def test_texts_of_any_number_need_one_compilation():
+    """The host's results have shapes made of sizes that vary, as ONNX infers them by name."""
+    model = ml_model("OneHotEncoder", {"x": (TensorProto.STRING, ("rows", 1))}, cats_strings=["a", "b", "c"])
+    model.graph.node.append(helper.make_node("Concat", ["y", "y"], ["joined"], axis=0))
+    model.graph.output.append(ValueInfoProto(name="joined"))
+    with gp.onnx.load(model) as loaded:
+        for rows in (3, 4, 17, 2):
+            wanted = np.eye(3, dtype=np.float32)[np.arange(rows) % 3][:, None]
+            found = loaded.run({"x": np.array([["abc"[k % 3]] for k in range(rows)], object)})
+            np.testing.assert_array_equal(found["joined"], np.concatenate([wanted, wanted]))
+        assert loaded.stats().compilations == 1

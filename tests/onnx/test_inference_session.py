@@ -117,8 +117,12 @@ def test_options_reach_the_model() -> None:
         with pytest.raises(gp.InvalidShapeError, match="rows"):
             session.run(None, feed(3))
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
-    with pytest.raises(gp.InvalidArgumentError, match="no session config entry"):
-        options.get_session_config_entry("other")
+    of_run = onnxruntime.RunOptions()
+    of_run.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    assert of_run.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
+    for find in (options.get_session_config_entry, of_run.get_run_config_entry):
+        with pytest.raises(gp.InvalidArgumentError, match="no config entry 'other'"):
+            find("other")
 
 
 def test_an_engine_of_the_users_stays_open() -> None:

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from graphpool.onnx.node import Node
 from tests.helpers.tree import ROOT
 
 SIDE, LAYERS = 1536, 4
@@ -104,3 +106,27 @@ def test_a_load_takes_the_file_and_the_packed_weights_and_gives_both_back(folder
     if kind in ("bytearray", "proto"):  # nothing in the model refers to the source
         assert freed >= 0.9 * NBYTES
     assert in_use >= PLAIN[kind] // NBYTES * NBYTES + packed
+
+
+def test_lists_of_decision_trees_are_not_copied_into_python():
+    """Numbers of NumPy take 8 bytes, those of Python about 40; a node has nine, and a name of its mode."""
+    nodes = np.arange(2**13 - 1)
+    is_inner = nodes < 2**12 - 1
+    attributes = {
+        "nodes_modes": np.where(is_inner, "BRANCH_LEQ", "LEAF"), "nodes_values": np.linspace(0, 1, len(nodes)),
+        "nodes_featureids": np.where(is_inner, nodes % 400 + 300, 0), "nodes_treeids": 0 * nodes,
+        "nodes_nodeids": nodes,
+        "nodes_truenodeids": np.where(is_inner, 2 * nodes + 1, 0), "nodes_hitrates": np.ones(len(nodes)),
+        "nodes_falsenodeids": np.where(is_inner, 2 * nodes + 2, 0), "nodes_missing_value_tracks_true": 0 * nodes,
+        "target_treeids": nodes[:1], "target_nodeids": nodes[-1:], "target_ids": nodes[:1],
+        "target_weights": np.ones(1),
+    }  # fmt: skip
+    lists = {name: value.tolist() for name, value in attributes.items()}
+    proto = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, **lists)
+    Node(proto)  # what is imported and cached
+    tracemalloc.start()
+    node = Node(proto)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(node.trees.nodes) == len(nodes)
+    assert peak <= 320 * len(nodes)

@@ -84,6 +84,8 @@ def test_the_engine_is_the_users_or_the_models_own():
         assert not engine.is_closed
         with pytest.raises(gp.InvalidArgumentError, match="belong to the engine"):
             gp.onnx.load(model, engine=engine, threads=2)
+    with pytest.raises(gp.InvalidArgumentError, match="engine; accepted: an Engine, or None; got: str"):
+        gp.onnx.load(model, engine="cpu")
     loaded = gp.onnx.load(model, threads=1, memory_limit="64MiB")
     assert loaded.engine.threads == 1
     assert loaded.engine.memory_limit == 64 * 2**20

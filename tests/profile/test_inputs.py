@@ -8,6 +8,12 @@ from graphpool.typing import DataType
 from tests.helpers.tower_model import towers
 
 
+def test_a_path_is_no_model():
+    for function in (gp.profile.footprint, gp.profile.profile_ops, gp.profile.explain):
+        with pytest.raises(gp.InvalidArgumentError, match=r"model; accepted: a graphpool\.Model; got: str"):
+            function("model.onnx")
+
+
 def test_random_inputs_name_what_has_no_shape():
     ports = ModelPort("x", DataType.F32, (None, 4)), ModelPort("y", DataType.F32, (None, 4))
     with gp.Engine(threads=1) as engine, Model(ports[:1], ports[1:], towers, engine) as model:

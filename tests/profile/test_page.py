@@ -1,7 +1,6 @@
 """The page of a picture: its text, and what a browser makes of it."""
 
 import re
-import time
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -206,8 +205,6 @@ def test_a_page_of_thousands_of_temporaries_opens(picture, tmp_path):
         arena_nbytes=50 * 4096, needed_nbytes=needed,
     )  # fmt: skip
     assert len(shown.html()) < 12e6
-    start = time.monotonic()
     with Page(BROWSER, tmp_path / "profile", saved(tmp_path, shown)) as page:
         assert page.evaluate("document.querySelectorAll('.by-step rect.op').length") == 2 * count
         assert page.messages == []
-    assert time.monotonic() - start < 30

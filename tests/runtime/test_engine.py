@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import graphpool as gp
@@ -30,7 +31,7 @@ def test_engine_refuses(keywords, error, message):
 
 
 def test_engine_says_what_it_is():
-    with gp.Engine(threads=3, memory_limit="512MiB") as engine:
+    with gp.Engine(threads=np.int64(3), memory_limit="512MiB") as engine:
         assert (engine.kind, engine.index, engine.threads, engine.memory_limit) == ("cpu", 0, 3, 2**29)
         assert repr(engine) == "Engine(cpu:0, threads=3, memory_limit=512 MiB)"
     assert "closed" in repr(engine)

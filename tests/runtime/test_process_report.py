@@ -13,6 +13,7 @@ from onnx import helper
 
 import graphpool as gp
 from graphpool import cli
+from graphpool.cache import constant_tensor_cache
 from graphpool.memory import HostResource
 from graphpool.runtime import process_report as module
 from graphpool.runtime.memory_peak import MemoryPeak
@@ -123,6 +124,9 @@ Rss:                 500 kB
 10000000-11000000 r--p 00000000 08:01 2                                  /data/model of mine.onnx
 Rss:                4000 kB
 Anonymous:             0 kB
+18000000-18100000 r--s 00000000 00:01 3                                  /memfd:graphpool-1f (deleted)
+Rss:                 700 kB
+Anonymous:             0 kB
 20000000-20001000 ---p 00000000 00:00 0
 Rss:                   0 kB
 20001000-20801000 rw-p 00000000 00:00 0
@@ -143,25 +147,50 @@ Rss:                   4 kB
 def test_mappings_are_told_apart(tmp_path, monkeypatch):
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "smaps").write_text(SMAPS)
-    (tmp_path / "self" / "status").write_text("VmRSS:\t 8910 kB\nVmPTE:\t 48 kB\n")
+    (tmp_path / "self" / "status").write_text("VmRSS:\t 9610 kB\nVmPTE:\t 48 kB\n")
     monkeypatch.setattr(module, "_heap_in_use", lambda: 600 * 1024)
     report = module.report_process({"tensors": 2000 * 1024}, [], is_budget_exact=True, proc=tmp_path)
     assert {name: nbytes // 1024 for name, nbytes in report.parts.items()} == {
-        "budget": 2000, "mapped files": 4000, "libraries": 1154, "stacks": 56, "heap slack": 100,
+        "budget": 2000, "mapped files": 4000, "shared memory": 700, "libraries": 1154, "stacks": 56, "heap slack": 100,
         "interpreter and caller": 1600,
     }  # fmt: skip
     assert (report.resident_nbytes, report.mapped_nbytes, report.page_tables_nbytes) == (
-        8910 * 1024,
+        9610 * 1024,
         16 * MIB,
         48 * 1024,
     )
-    assert json.loads(json.dumps(report.to_dict()))["fixed_nbytes"] == 2910 * 1024
+    assert json.loads(json.dumps(report.to_dict()))["fixed_nbytes"] == 3610 * 1024
+    assert report.shared_nbytes == MIB
     text = str(report).splitlines()
     assert text[0].split() == ["budget", "1.95", "MiB", "of", "1.95", "MiB", "counted:", "tensors", "1.95", "MiB"]
     assert text[-1].split() == ["page", "tables", "0.05", "MiB", "not", "in", "it"]
 
 
 # ---- predictions
+
+
+def test_shared_weights_are_foretold_and_stand_apart(tmp_path):
+    """Before anything of them is resident in a process that opens the model."""
+    weights, x = random_array((1024, 2048)), random_array((4, 1024))
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    given = make_model([node], {"x": x}, ["y"], {"w": weights}).SerializeToString()
+    with gp.onnx.load(given, threads=1) as model:
+        handle = gp.share(model)
+    cache = constant_tensor_cache("cpu")
+    cache.clear()
+    with handle.open() as model:
+        before = model.engine.process_report()
+        peak = model.predict_peak({"x": x})
+        foretold = peak.fixed_nbytes
+        model.run({"x": x})
+        report = model.engine.process_report()
+    cache.clear()
+    assert report.shared_nbytes >= weights.nbytes
+    assert report.parts["shared memory"] >= weights.nbytes > report.holdings["constants"]
+    assert report.parts["shared memory"] <= report.shared_nbytes
+    assert report.fixed_nbytes <= foretold
+    assert before.shared_nbytes == report.shared_nbytes
+    assert foretold >= before.fixed_nbytes + report.parts["shared memory"] - before.parts["shared memory"]
 
 
 @pytest.fixture
@@ -219,7 +248,7 @@ def test_the_command_tells_both(product, capsys):
     assert numbers[3] == sum(numbers[:3])
     assert cli.main(["process", path, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert sum(report["resident"].values()) == report["resident_nbytes"]
+    assert sum(report["parts"].values()) == report["resident_nbytes"]
     assert report["counted"]["tensors_nbytes"] == 4 * 1024 * 4
     assert cli.main(["process", path]) == 0
     assert "mapped_files:" in capsys.readouterr().out

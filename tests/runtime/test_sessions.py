@@ -447,6 +447,7 @@ def test_a_run_that_fails_leaves_the_states(engine):
             with pytest.raises(gp.BackendError, match="as the test wants it"):
                 session.run(x)
         gate.fails = False
+        assert gate.model.stats().runs == 1
         assert session.save()["total"].tolist() == [1] * 4
         assert session.run(x)["y"].tolist() == [4] * 4
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import threading
 
 import numpy as np
@@ -151,13 +152,16 @@ def test_a_model_is_closed_while_its_forms_run(engine):
 
 
 def test_one_pool_of_arenas_serves_all_shapes():
+    """What a shape needs is what it takes on an engine with a limit, where no plan has room to spare."""
     case = MODELS["mlp"]
-    with gp.Engine("cpu", threads=2) as engine, case.load(engine) as model:
+    limited = gp.Engine("cpu", threads=2, memory_limit="1GiB")
+    with limited, gp.Engine("cpu", threads=2) as engine, case.load(limited) as exact, case.load(engine) as model:
         rng, largest = np.random.default_rng(0), 0
         for rows in (20, 3000, 40, 1, 2900, 3050, 21, 9000, 100, 9500, 30):
-            model.run(case.arrays({"n": rows}, rng))
-            with case.load(engine, {"n": rows}) as fixed:
-                largest = max(largest, fixed.stats().largest_arena_nbytes)
+            arrays = case.arrays({"n": rows}, rng)
+            model.run(arrays)
+            exact.run(arrays)
+            largest = max(largest, exact.stats().largest_arena_nbytes)
             assert 0 < model.stats().arena_nbytes <= largest + largest // 8
         assert model.stats().compilations > 1
 
@@ -377,3 +381,18 @@ def test_an_error_that_only_unknown_sizes_cause_is_told(engine, monkeypatch):
         for size in (4, 5):
             model.run(case.arrays(dict.fromkeys(case.sizes, size), rng))
         assert model.stats().respecialisations == ("compiled for one set of shapes: no sizes here",) * 2
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "attention"])
+def test_partitions_have_the_sizes_of_their_form(engine, name):
+    """They are compiled, kept in sets and pickled like those of any graph, whatever the form was made of."""
+    case = MODELS[name]
+    with case.load(engine) as model:
+        for arrays, _ in jobs(case, 3, engine):
+            model.run(arrays)
+            for partition in filter(lambda found: found.is_supported, model.partitions):
+                copied = pickle.loads(pickle.dumps(partition))
+                assert copied.structure == partition.structure
+                assert not any(port.varies for port in (*partition.input_ports, *partition.output_ports))
+                with copied.compile(partition.input_ports, partition.output_ports, engine):
+                    pass

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,15 @@ def test_all_is_sorted_and_resolves(path) -> None:
 def _isort_key(name: str) -> tuple[int, str]:
     """Constants, then classes, then the rest, as the linter sorts them."""
     return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2), name
+
+
+def test_type_checkers_know_the_public_names() -> None:
+    """What no import statement of ``graphpool`` names would be Any to them, by its ``__getattr__``."""
+    nodes = [
+        node for node in ast.walk(ast.parse(Path(graphpool.__file__).read_text())) if isinstance(node, ast.ImportFrom)
+    ]
+    imported = {alias.asname or alias.name for node in nodes for alias in node.names}
+    assert set(graphpool.__all__) - imported == set()
 
 
 def test_dir_lists_the_public_names() -> None:

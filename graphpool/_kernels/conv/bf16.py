@@ -5,9 +5,9 @@ Kernels: ``bf16_conv_packed``, ``bf16_conv_pack`` and ``bf16_conv_unpack``; ``co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidDataTypeError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall

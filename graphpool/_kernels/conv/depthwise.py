@@ -6,9 +6,9 @@ Kernels: ``f32_conv_depthwise_packed``, and ``s8_conv_depthwise`` of bytes; ``co
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core._dispatch import describe

@@ -12,9 +12,9 @@ A single channel of dst is taken for the latter, so that vectors run along its r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass, replace
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core._dispatch import blas_slot, isas

@@ -6,9 +6,9 @@ Kernels: ``s8_conv_packed``, ``s8_conv_pack`` and ``s8_conv_unpack``; ``conv/int
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidDataTypeError, UnsupportedError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall

@@ -126,6 +126,7 @@ static void group(const gp_conv_packed *p, const pixel_block *block, int column,
     const int64_t panel_step = p->words * GP_PANEL;
     const int64_t dst_jump = p->tile_in_scratch ? 0 : p->dst_line - p->line_pixels * p->dst_pixel;
     const int64_t residual_jump = p->residual_line - p->line_pixels * p->residual_pixel;
+    const int64_t ntiles = (block->count + GP_TILE_ROWS - 1) / GP_TILE_ROWS; /* more by one a line at most */
     int64_t tap = 0;
     do {
         const int64_t taps = gp_min(p->taps - tap, p->tap_block);
@@ -133,10 +134,12 @@ static void group(const gp_conv_packed *p, const pixel_block *block, int column,
         gp_packed_sink down = sink;
         down.is_first = tap == 0;
         down.is_last = tap + taps >= p->taps;
-        int64_t rows = gp_min(block->line_left, block->count);
+        int64_t tile = 0, rows = gp_min(block->line_left, block->count);
         for (int64_t next = rows;; rows = gp_min(p->line_pixels, block->count - next), next += rows) {
             for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
                 const int64_t height = (rows + left - 1) / left;
+                if (GP_FETCHES_AHEAD)
+                    gp_sink_ahead(&down, p->words, tile++, ntiles);
                 tiles[height - 1][column](taps, p->words, row, block->count, p->stage ? NULL : block->room,
                                           b + tap * tap_step, tap_step, panel_step, &down);
                 rows -= height;

@@ -8,9 +8,9 @@ filling up, and every layout is a set of strides, so that borders are plain copi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass
 from graphpool._sizes import Preference, largest, least
 from graphpool.errors import UnsupportedError, explain
 

@@ -10,9 +10,9 @@ weights.convolution(problem, PostOps(bias=True, clamp=(0, inf)))(x, packed, bias
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from ..gemm.post_ops import NO_POST_OPS, PostOps

@@ -7,9 +7,9 @@ a task brings the pixels that they read side by side, else single taps.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from graphpool._dataclasses import dataclass
 from graphpool._sizes import largest
 
 from ..core.call import DTYPE_CODES, KernelCall, pack

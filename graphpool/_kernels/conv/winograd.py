@@ -8,9 +8,9 @@ the source says how it works.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import dataclass
 from graphpool._sizes import Preference
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 import struct
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass
 from graphpool._sizes import Real, Size, hint_of
 
 from ._dispatch import describe

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass, field
 from graphpool._sizes import largest, least
 from graphpool.errors import InvalidShapeError, explain
 

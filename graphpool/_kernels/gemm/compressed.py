@@ -12,9 +12,9 @@ rows, as ``gemm/gp_compressed.h`` describes. Kernels: ``f32_matmul_compressed``,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from graphpool._dataclasses import dataclass, field
 from graphpool._sizes import largest, least
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 

@@ -295,6 +295,15 @@ GP_INLINE void gp_tile_steps(const enum gp_packed_type type, const int rows, con
         gp_tile_step(type, rows, panels * vectors, vectors, row, p * 4, b + p * vectors * GP_VL, panel_step, acc);
 }
 
+/* What a step fetches for later ones. Fewer rows wait for the weights themselves. */
+GP_INLINE void gp_fetch_ahead(const enum gp_packed_type type, const int rows, const char **ahead, const gp_packed_sink *sink)
+{
+    if (type == GP_PACKED_F32 && GP_FETCHES_AHEAD && rows > 3) {
+        __builtin_prefetch(*ahead);
+        *ahead += sink->ahead_step;
+    }
+}
+
 /* rows x (panels * vectors) vectors of results. `a` holds words at byte strides; panels lie panel_step words apart. */
 GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
                               int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
@@ -311,8 +320,10 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
         gp_tile_steps(type, rows, panels, vectors, words, row, b, panel_step, acc, sink, 0);
         words = 0;
     }
+    const char *ahead = (const char *)b + sink->ahead;
     for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
         const char *word[GP_TILE_ROWS];
+        gp_fetch_ahead(type, rows, &ahead, sink);
         GP_EACH(i, rows)
             word[i] = i < 3 ? a + i * a_row : second + (i - 3) * a_row;
         gp_tile_step(type, rows, nv, vectors, word, 0, b + p * width, panel_step, acc);
@@ -338,8 +349,11 @@ GP_INLINE void gp_taps_tile(const enum gp_packed_type type, const int rows, cons
             is_padding &= a[i] == padding;
         }
         const float *at = b;
-        for (int64_t p = 0; p < words && !is_padding; p++, at += width)
+        const char *ahead = (const char *)b + sink->ahead;
+        for (int64_t p = 0; p < words && !is_padding; p++, at += width) {
+            gp_fetch_ahead(type, rows, &ahead, sink);
             gp_tile_step(type, rows, nv, vectors, a, p * 4, at, panel_step, acc);
+        }
     }
     gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
@@ -374,6 +388,14 @@ GP_INLINE int gp_streams(int64_t rows, int64_t cols)
 GP_INLINE int gp_tile_column(int panels, int64_t j, int64_t n)
 {
     return gp_panel_width(j, n) == GP_VL ? 0 : panels == 4 ? 3 : panels;
+}
+
+/* What the next of `ntiles` tiles of a group fetches, of which each reads `words` words a column. */
+GP_INLINE void gp_sink_ahead(gp_packed_sink *sink, int64_t words, int64_t tile, int64_t ntiles)
+{
+    const int64_t line = GP_PANEL * (int64_t)sizeof *sink->c;
+    sink->ahead = ntiles > 1 ? words * line + tile * words * line / ntiles : GP_TILE_AHEAD;
+    sink->ahead_step = ntiles > 1 ? (line - 1) / ntiles + 1 : line;
 }
 
 /* Moves a sink down by the rows of a tile, or to the right by columns. */

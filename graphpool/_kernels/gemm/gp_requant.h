@@ -131,7 +131,7 @@ GP_INLINE gp_vub gp_load_some_bytes(const char *from, int64_t left)
 /* The bytes of a vector as numbers, signed ones plus 128; `left` of them exist. */
 GP_INLINE gp_vi gp_load_bytes(uint8_t flip, const char *from, int64_t left)
 {
-    return gp_widen_bytes(gp_load_some_bytes(from, left) ^ flip);
+    return gp_widen_bytes(gp_load_some_bytes(from, left)) ^ flip;
 }
 
 /* A vector of integers, zeros behind the first `left`. */

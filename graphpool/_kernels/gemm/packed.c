@@ -119,8 +119,11 @@ typedef struct {
 static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows, int64_t words, gp_words a,
                        const float *b, int64_t panel_step, gp_packed_sink sink)
 {
-    for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
+    const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
+    for (int64_t left = ntiles; left; left--) {
         const int64_t height = (rows + left - 1) / left;
+        if (GP_FETCHES_AHEAD)
+            gp_sink_ahead(&sink, words, ntiles - left, ntiles);
         tiles[height - 1][column](words, a.data, a.row, a.col, b, panel_step, &sink);
         rows -= height;
         a.data += height * a.row;

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 import platform
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from graphpool._dataclasses import dataclass, field
 from graphpool._sizes import Preference, largest, least
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 

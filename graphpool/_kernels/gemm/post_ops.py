@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass, replace
 from graphpool.errors import InvalidArgumentError, explain
 
 from .requant import NO_LIMITS, Dynamic, Requant, Residual, check_clamp, number_args

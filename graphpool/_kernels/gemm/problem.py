@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphpool._dataclasses import dataclass
 from graphpool._sizes import is_variable, largest, least
 from graphpool.errors import InvalidShapeError, explain
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, explain
 
 from ..core.call import DTYPE_CODES

@@ -27,6 +27,7 @@ typedef struct {
 typedef struct {
     int32_t *low, *high;
     float *weight;
+    int is_dense; /* whether every vector of results, the last one moved to end with the row, reads one of the source */
 } axis_points;
 
 /* What result o of an axis reads: coordinates are exact ratios of integers. */
@@ -47,12 +48,17 @@ GP_INLINE axis_point find_point(const gp_resample *p, int axis, int64_t o, const
 /* The tables, with zeros behind them for whole vectors. */
 GP_INLINE axis_points fill_points(const gp_resample *p, char *scratch, const int is_linear)
 {
-    const axis_points x = {(int32_t *)(scratch + p->low_offset), (int32_t *)(scratch + p->high_offset),
-                           (float *)(scratch + p->weight_offset)};
-    const int64_t m = p->rows.window.out[2];
+    axis_points x = {(int32_t *)(scratch + p->low_offset), (int32_t *)(scratch + p->high_offset),
+                     (float *)(scratch + p->weight_offset), 0};
+    const int64_t n = p->rows.window.in[2], m = p->rows.window.out[2];
     for (int64_t o = 0; o < m + GP_VL; o++) {
         const axis_point point = o < m ? find_point(p, 2, o, is_linear) : (axis_point){0};
         x.low[o] = (int32_t)point.low, x.high[o] = (int32_t)point.high, x.weight[o] = point.weight;
+    }
+    x.is_dense = n >= GP_VL && m >= GP_VL;
+    for (int64_t i = 0; x.is_dense && i < m; i += GP_VL) {
+        const int64_t o = gp_min(i, m - GP_VL);
+        x.is_dense = x.high[o + GP_VL - 1] - gp_min(x.low[o], n - GP_VL) < GP_VL;
     }
     return x;
 }
@@ -158,10 +164,27 @@ GP_INLINE void spread(const gp_window *w, const axis_points *x, int64_t o, int64
     }
 }
 
+/* The nearest elements of dense points, whose vectors need no care at the ends. */
+static void pick_row(const gp_window *w, const axis_points *x, const line_set *lines, const gp_row *row)
+{
+    for (int64_t c = 0; c < row->channels; c++) {
+        const float *line = lines->data + c * lines->ld;
+        for (int64_t i = 0; i < w->out[2]; i += GP_VL) {
+            const int64_t o = gp_min(i, w->out[2] - GP_VL), first = gp_min(x->low[o], w->in[2] - GP_VL);
+            const gp_vi lanes = load_indices(x->low + o) - (int32_t)first;
+            gp_store(row->tile + c * row->ld + o, gp_pick_lanes(gp_load(line + first), lanes));
+        }
+    }
+}
+
 static void spread_row(const gp_window *w, const axis_points *x, const gp_row *row, const row_sources *s, float *room,
                        const int is_linear)
 {
     const line_set lines = find_lines(w, s, row->channels, room);
+    if (!is_linear && x->is_dense && !w->channels_last) {
+        pick_row(w, x, &lines, row);
+        return;
+    }
     for (int64_t c = 0; c < row->channels; c += GP_SPREAD_CHANNELS)
         for (int64_t o = 0; o < w->out[2]; o += GP_VL)
             if (is_linear)

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass
 from graphpool._sizes import as_size, largest, least
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 

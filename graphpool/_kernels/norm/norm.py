@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 

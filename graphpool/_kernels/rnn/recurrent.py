@@ -9,9 +9,9 @@ recurrent(weights, 30, 8)(src, packed, biases, lengths, h, c, y, last_h, last_c)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import dataclass
 from graphpool._sizes import least
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 

@@ -9,10 +9,10 @@ Kernels: ``any_tree_ensemble_pack``, ``f32_tree_ensemble``, ``f64_tree_ensemble`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from ..core.call import KernelCall, pack

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass, field
 
 from ... import spans
 from ..._sizes import hint_of

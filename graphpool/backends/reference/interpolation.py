@@ -13,9 +13,10 @@ integers, so that a kernel can reproduce the nearest index. A neighbour of weigh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from graphpool._dataclasses import dataclass
 
 from .axes import from_ncx, to_ncx
 from .registry import Array, Attrs, reference

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidOpError, InvalidShapeError, UnsupportedError, explain
 from graphpool.typing import DataType
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import EllipsisType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.graph.shapes import per_axis, resolve_pads, transposed_size, window_size
 
 from .registry import Array, Attrs

@@ -7,8 +7,9 @@ Quantize and Dequantize are rounded up to powers of two, as benchdnn does, so th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass
 
 from ...errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, InvalidShapeError, explain
 from ...typing import DataType

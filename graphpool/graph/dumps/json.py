@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass
 
 from ...errors import InvalidGraphError, brief, explain
 from ...typing import UNKNOWN_DIM, LayoutType

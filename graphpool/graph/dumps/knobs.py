@@ -15,9 +15,10 @@ empty one being the graph as it is: `expand_knobs` gives every combination.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, TypeVar
+
+from graphpool._dataclasses import dataclass, field
 
 from ...errors import InvalidArgumentError, brief, explain
 from ...typing import DataType

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass, field
 from graphpool._sizes import is_variable
 from graphpool.errors import InvalidOpError, brief, explain
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidDataTypeError, InvalidOpError, InvalidShapeError, explain
 from graphpool.graph.logical_tensor import describe_shape
 from graphpool.typing import MAX_NDIM, UNKNOWN_DIM, DataType

@@ -5,13 +5,13 @@ Fewer heads of keys than of queries: the queries' heads become (groups, heads in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ Source: the operators of domain com.microsoft, as ONNX Runtime documents them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.typing import DataType
 
 from . import movement

@@ -6,11 +6,11 @@ rounded to even: hence our attribute `rounds_first`. Where the numbers are not k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.onnx.types import data_type
 from graphpool.typing import DataType
 

@@ -6,12 +6,12 @@ product with a matrix that is known (Keys, 1981, for the cubic weights).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import is_variable
 from graphpool.onnx.build import Value
 from graphpool.onnx.shape_values import shape_array

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _window_places(axes: list[_Axis], storage_order: int) -> np.ndarray[Any, Any
     In place of elements of the pads stands the first one that exists, so that no number of a pad is the largest.
     """
     number, is_inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
-    axes = [_Axis(*map(int, astuple(axis))) for axis in axes]  # the places are data
+    axes = [_Axis(*map(int, vars(axis).values())) for axis in axes]  # the places are data
     sizes = [axis.size for axis in axes]
     strides = [prod(sizes[:k]) if storage_order else prod(sizes[k + 1 :]) for k in range(len(axes))]
     for axis, stride in zip(axes, strides, strict=True):

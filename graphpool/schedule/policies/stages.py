@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from graphpool._dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,10 @@ kernel, or one of those that read it, wants rows without gaps.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import replace
 
 from ..layout.channels import WINDOWS
 from ..support import is_elementwise

@@ -9,9 +9,10 @@ whoever reads it finds the right elements without knowing of any of this.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass, field
 
 from ...._kernels.conv.packed import is_staged
 from ...._sizes import Preference

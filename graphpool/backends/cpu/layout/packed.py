@@ -7,10 +7,11 @@ them. Calls are of ``(kernel call, source, place)``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+
+from graphpool._dataclasses import dataclass, replace
 
 from ...._kernels.conv.bf16 import Bf16ConvFormat
 from ...._kernels.conv.depthwise import DepthwiseFormat, Int8DepthwiseFormat

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass
 
 from ...._kernels.gemm.post_ops import PostOps
 from ....typing import DataType, dense_strides

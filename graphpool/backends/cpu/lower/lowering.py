@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import replace
 
 from ...._sizes import hint_of, is_variable
 from ....errors import UnsupportedError, explain

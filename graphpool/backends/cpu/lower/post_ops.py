@@ -8,8 +8,9 @@ the result (`_kernels.gemm.requant.Requant`, whose order this is).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass, replace
 
 from ...._kernels.gemm.post_ops import PostOps
 from ...._kernels.gemm.requant import NO_LIMITS, Dynamic, Requant, Residual, Rounding

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+
+from graphpool._dataclasses import dataclass
 
 from ...._kernels.eltwise.eltwise import EltwiseBuilder
 from ...._kernels.move.move import copy

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
+
+from graphpool._dataclasses import dataclass
 
 from ...._sizes import hint_of
 from ....typing import DataType, dense_strides

@@ -6,9 +6,10 @@ result = [Dropout](SoftMax(scores)) v
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass, replace
 
 from ....graph.shapes import are_equal
 from ....typing import DataType

@@ -6,8 +6,9 @@ dQ = (dS [* or / scale]) k;  dK = [ReduceSum]((dS [* or / scale])^T q);  dV = [R
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass, field
 
 from ..support import FLOATS
 from .attention import BATCH_AXES, Finder, Scores

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass
 
 from ...._kernels.gemm.compressed import BITS
 from ....typing import dense_strides

@@ -6,8 +6,9 @@ finds its operands computed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass, field
 
 from ....graph.growth import Growth
 from ....graph.partitioner import Quotient

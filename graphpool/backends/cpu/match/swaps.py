@@ -7,8 +7,9 @@ many copies of the back op, a back op of several outputs by as many of the front
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass
 
 from ....graph.op import first_free_id
 from ....typing import PropertyType

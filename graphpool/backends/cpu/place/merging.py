@@ -6,9 +6,9 @@ cost decides, and the partition is lowered anew with the merges that gain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import dataclass, replace
 from graphpool.fork import cached_property
 
 from ....runtime.costs import stage_key, stage_latencies

@@ -6,9 +6,10 @@ the arena that is done here, for external tensors it is reported as in-place por
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass
 
 from ...._sizes import hint_of, key_of
 from ....memory import BufferInfo

@@ -6,12 +6,13 @@ are placed together, as one node: a *unit*. The schedule of the units is then wr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from math import inf, prod
 from typing import TYPE_CHECKING
 from zlib import crc32
+
+from graphpool._dataclasses import dataclass
 
 from ....graph.shapes import conv_weight_axes
 from ....runtime._program import ARENA, FIRST_EXTERNAL

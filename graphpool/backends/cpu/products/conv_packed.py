@@ -7,9 +7,10 @@ where the convolution is depthwise. Convolutions that read the same image alike 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass, replace
 
 from ...._kernels.conv.bf16 import Bf16ConvFormat
 from ...._kernels.conv.depthwise import DepthwiseFormat

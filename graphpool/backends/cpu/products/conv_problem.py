@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass
 
 from ...._kernels.conv.problem import ConvProblem, ConvShape
 from ...._kernels.image.window import merged_stride

@@ -8,8 +8,9 @@ bit as those of separate calls. Whether it pays is not decided here (`merging.py
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass
 
 from ....typing import DataType
 from ..lower.post_ops import find_post_ops

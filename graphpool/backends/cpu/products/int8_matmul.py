@@ -6,10 +6,11 @@ panels each run fills them, which reads and writes a quarter of what weights in 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from graphpool._dataclasses import replace
 
 from ...._kernels.gemm.packed import PackedFormat
 from ...._kernels.gemm.requant import Dynamic

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import dataclass
 from graphpool.fork import cached_property
 
 from ...._kernels.gemm.problem import MatmulProblem

@@ -8,10 +8,11 @@ memory. Source: Shi et al., "Is the deconvolution layer the same as a convolutio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, prod
 from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import dataclass, replace
 
 from ...._kernels.conv.packed import has_lines
 from ...._kernels.conv.problem import ConvProblem, ConvShape

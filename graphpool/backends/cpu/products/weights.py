@@ -7,9 +7,10 @@ the user has packed; there these ops stay what they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from graphpool._dataclasses import dataclass
 
 from ....graph.shapes import channel_axis
 from ....typing import DataType
