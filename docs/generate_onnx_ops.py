@@ -17,7 +17,7 @@ from onnx import defs
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference.ops import aionnx_preview_training, aionnxml, load_op
 
-from graphpool.onnx.evaluator_ops import ML_OPS
+from graphpool.onnx.host_texts import BY_DOMAIN as TEXTS
 from graphpool.onnx.inline import CONTROL_FLOW
 from graphpool.onnx.ops import BY_DOMAIN
 
@@ -40,6 +40,7 @@ defined anew; a model may import any of them. "Runs" says what takes its nodes:
 - **its parts**: ONNX defines the op by other ops, which take its place.
 - **compilation**: its result is known when the model is compiled, or a size that may vary.
 - **control flow**: the branch that is taken, or what nodes of the body are; of sequences, before the run alone.
+- **texts**: a function of the host, which takes or gives texts or maps; `load(..., fallback=False)` accepts it.
 - **host**: NumPy or ONNX's reference evaluator; `load(..., fallback=False)` refuses it.
 - **refused**: nothing runs it.
 
@@ -70,9 +71,7 @@ def _counts() -> dict[tuple[str, str], Counter[str]]:
 
 
 def _has_evaluator(domain: str, op: str) -> bool:
-    """Whether ONNX's reference evaluator, or an addition of ours to it, runs an op."""
-    if any(cls.__name__ == op for cls in ML_OPS):
-        return True
+    """Whether ONNX's reference evaluator runs an op."""
     loaders = {"ai.onnx.ml": aionnxml.load_op, "ai.onnx.preview.training": aionnx_preview_training.load_op}
     try:
         loaders.get(domain, load_op)(domain, op, None)
@@ -85,6 +84,8 @@ def _runs(schema: defs.OpSchema) -> str:
     """Who takes the nodes of an op."""
     if RENAMED.get(schema.name, schema.name) in BY_DOMAIN.get(schema.domain, ()):
         return "kernels"
+    if schema.name in TEXTS.get(schema.domain, ()):
+        return "texts"
     if not schema.domain and schema.name in KNOWN:
         return "compilation"
     if schema.has_function or schema.has_context_dependent_function:

@@ -23,8 +23,8 @@ backend.py     ONNX's backend interface
 inference_session.py  ONNX Runtime's Python interface; session_options.py: its options
 preload.py     imports all that opening a model takes, for fork servers
 host.py        host functions: NumPy (host_ops.py), our ops on the reference backend, ONNX's evaluator
-evaluator.py   that evaluator, within steps and time; evaluator_ops.py: its loops and ops of domain ai.onnx.ml;
-               expressions.py: regular expressions
+host_texts.py  texts, maps and errors of contents, which no kernel could do
+evaluator.py   that evaluator, within steps and time; evaluator_ops.py: its loops; expressions.py: regular expressions
 
 load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | inner | host -> Graph -> partitions
 """

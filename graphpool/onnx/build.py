@@ -57,7 +57,7 @@ class DataDependent:
     dtype: DataType | None = None
     dims: tuple[int | None, ...] = ()
     cut: Callable[..., Any] | None = None
-    bound: Callable[..., tuple[int, ...]] | None = None
+    bound: Callable[..., tuple[int, ...] | None] | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -162,14 +162,14 @@ class GraphBuilder:
 
     def _computed(self, sizes: ShapeArray) -> Value:
         """Sizes as data: each is a position in a row that goes so far; large ones have their values for good."""
-        parts = []
+        parts, dtype = [], DataType.parse(sizes.dtype)
         for size in sizes.items.reshape(-1).tolist():
             if is_variable(size) and 0 <= size < _MOST_POSITIONS:
                 row = self.positions(size + 1)
-                [last] = self.emit("Slice", row, starts=[size], ends=[size + 1], axes=[0])
-                parts += self.emit("TypeCast", last, dtypes=[DataType.parse(sizes.dtype)])
+                last = self.emit("Slice", row, starts=[size], ends=[size + 1], axes=[0])
+                parts += last if dtype is DataType.S32 else self.emit("TypeCast", *last, dtypes=[dtype])
             else:
-                parts.append(self.literal([int(size)], DataType.parse(sizes.dtype)))
+                parts.append(self.literal([int(size)], dtype))
         return self.emit("StaticReshape", self.join(parts, 0), shape=sizes.shape, special_zero=False)[0]
 
     def reinterpreted(self, value: Value, dtype: DataType, shape: tuple[int, ...]) -> Value:

@@ -14,7 +14,7 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from .evaluator_ops import ML_OPS, Loop, Scan
+from .evaluator_ops import Loop, Scan
 from .expressions import compile_pattern
 from .host import make_inner_function
 from .node import Node
@@ -55,7 +55,7 @@ class CountingEvaluator(ReferenceEvaluator):
     """
 
     def __init__(self, model: Any, **options: Any) -> None:
-        super().__init__(model, **{**options, "new_ops": [Loop, RegexFullMatch, Scan, *ML_OPS]})
+        super().__init__(model, **{**options, "new_ops": [Loop, RegexFullMatch, Scan]})
 
     def _init(self) -> None:
         super()._init()

@@ -1,4 +1,4 @@
-"""Ops for ONNX's reference evaluator, which lacks them or gets them wrong: Loop, Scan, and domain ai.onnx.ml.
+"""Ops for ONNX's reference evaluator, which gets them wrong: Loop and Scan.
 
 Its own loops run a Loop without a condition no times, join what its iterations give along an existing axis instead of
 a new one, and leave out directions and axes of a Scan. Source: the specification of the operators.
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops.aionnxml.op_svm_classifier import SVMClassifier as _SVMClassifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,120 +95,3 @@ class Scan(_Repeated):
         backwards, axes = scan_output_directions or [0] * len(scanned), scan_output_axes or [0] * len(scanned)
         columns = [[row[k] for row in rows][:: -1 if backwards[k] else 1] for k in scanned]
         return *states, *(self._stack(columns[k], count + k, axes[k]) for k in scanned)
-
-
-# ---- domain ai.onnx.ml
-
-
-_DOMAIN = "ai.onnx.ml"
-
-
-class ZipMap(OpRun):
-    """A map from labels to scores for each row."""
-
-    op_domain = _DOMAIN
-
-    def _run(
-        self, x: Any, classlabels_int64s: Sequence[int] | None = None, classlabels_strings: Sequence[str] | None = None
-    ) -> tuple[Any, ...]:
-        keys = classlabels_int64s or classlabels_strings or ()
-        rows = x.reshape(-1, x.shape[-1])  # a vector is one row
-        return ([dict(zip(keys, row, strict=True)) for row in rows.tolist()],)
-
-
-class DictVectorizer(OpRun):
-    """The values of a map in the order of a vocabulary, one row; 0 or no text where the map has none."""
-
-    op_domain = _DOMAIN
-
-    def _run(
-        self,
-        x: Mapping[Any, Any],
-        int64_vocabulary: Sequence[int] | None = None,
-        string_vocabulary: Sequence[str] | None = None,
-    ) -> tuple[Any, ...]:
-        keys = int64_vocabulary or string_vocabulary or ()
-        missing = "" if any(isinstance(value, str) for value in x.values()) else 0
-        return (np.array([[x.get(key, missing) for key in keys]]),)
-
-
-class CastMap(OpRun):
-    """The values of a map in the order of its keys, one row; a sparse one has a place for each key up to a bound."""
-
-    op_domain = _DOMAIN
-
-    def _run(
-        self, x: Mapping[int, Any], cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
-    ) -> tuple[Any, ...]:
-        dtype, empty = {"TO_FLOAT": (np.float32, 0), "TO_INT64": (np.int64, 0), "TO_STRING": (np.object_, "")}[cast_to]
-        cast = {key: _as_text(x[key]) if dtype is np.object_ else dtype(float(x[key])) for key in sorted(x)}
-        row = list(cast.values()) if map_form == "DENSE" else [cast.get(key, empty) for key in range(max_map)]
-        return (np.array([row], dtype),)
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:f}"
-
-
-class CategoryMapper(OpRun):
-    """Texts as numbers, or numbers as texts, by two lists side by side."""
-
-    op_domain = _DOMAIN
-
-    def _run(
-        self,
-        x: Any,
-        cats_int64s: Sequence[int] | None = None,
-        cats_strings: Sequence[str] | None = None,
-        default_int64: int = -1,
-        default_string: str = "_Unused",
-    ) -> tuple[Any, ...]:
-        numbers, texts = cats_int64s or (), cats_strings or ()
-        table: dict[Any, Any] = dict(zip(texts, numbers, strict=True))
-        missing: Any = default_int64
-        dtype: type[np.generic] = np.int64
-        if x.dtype.kind == "i":
-            table, missing, dtype = dict(zip(numbers, texts, strict=True)), default_string, np.object_
-        found = [table.get(item, missing) for item in x.reshape(-1).tolist()]
-        return (np.array(found, dtype).reshape(x.shape),)
-
-
-class SVMClassifier(_SVMClassifier):
-    """The evaluator's, but for the probabilities of more than two classes.
-
-    Source: Wu, Lin and Weng, *Probability Estimates for Multi-class Classification by Pairwise Coupling* (2004), the
-    second method.
-    """
-
-    def _probabilities(self, scores: Any, class_count_: int) -> Any:
-        given: Any = self._svm.atts
-        wins = np.zeros((class_count_, class_count_))
-        upper = np.triu_indices(class_count_, 1)
-        shares = 1 / (1 + np.exp(scores * given.prob_a + given.prob_b))
-        wins[upper] = np.clip(shares, 1e-7, 1 - 1e-7)
-        wins.T[upper] = 1 - wins[upper]
-        weights = -wins.T * wins
-        np.fill_diagonal(weights, (wins**2).sum(0))
-        return _coupled(weights).astype(scores.dtype)
-
-
-def _coupled(weights: Any) -> Any:
-    """The shares p of sum 1 that make p' weights p least, by a fixed point over one share after another."""
-    count = len(weights)
-    shares = np.full(count, 1 / count)
-    for _ in range(max(100, count)):
-        slopes = weights @ shares
-        least = shares @ slopes
-        if np.abs(slopes - least).max() < 0.005 / count:
-            break
-        for k in range(count):
-            step = (least - slopes[k]) / weights[k, k]
-            shares[k] += step
-            least = (least + step * (step * weights[k, k] + 2 * slopes[k])) / (1 + step) ** 2
-            slopes = (slopes + step * weights[k]) / (1 + step)
-            shares /= 1 + step
-    return shares
-
-
-ML_OPS: list[type[OpRun]] = [ZipMap, DictVectorizer, CastMap, CategoryMapper, SVMClassifier]
-"""For the evaluator."""

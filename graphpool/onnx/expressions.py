@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from graphpool.errors import InvalidArgumentError, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from graphpool.limits import Limits
 
 _MOST_STATES = 10_000
 """States of one automaton, after counted repetitions are written out."""
+
+_MOST_STEPS = 4096
+"""Steps from states to states by a letter that an automaton remembers."""
 
 _MOST_NESTED, _MOST_REPEATED = 50, 1000
 """Groups inside one another; the largest count of a repetition, as in RE2."""
@@ -45,28 +48,65 @@ def compile_pattern(pattern: str, limits: Limits) -> Automaton:
 
 
 class Automaton:
-    """Says whether a text matches as a whole. Threads may share it.
+    """Says whether a text matches as a whole, and which parts of it do. Threads may share it.
 
-    The cost of a match is at most `nstates` times the length of the text.
+    The cost of a match is at most `nstates` times the length of the text; steps that were taken before are remembered.
     """
 
     def __init__(self, tree: Any) -> None:
         self._tests: list[Callable[[str], object] | str | None] = []  # of a letter, or an assertion; None: none
         self._next: list[list[int]] = []
         self._start, self._end = self._build(tree)
+        self._steps: dict[Any, frozenset[int]] = {}
         self.nstates = len(self._tests)
 
     def __call__(self, text: str) -> bool:
         """Whether all of the text matches."""
-        states = self._closure([self._start], _holding("", text[:1]))
-        for number, letter in enumerate(text, 1):
-            taken = [n for s in states if callable(test := self._tests[s]) and test(letter) for n in self._next[s]]
-            states = self._closure(taken, _holding(letter, text[number : number + 1]))
+        end = -1
+        for end in self._ends(text, 0):  # noqa: B007 - the last one counts
+            pass
+        return end == len(text)
+
+    def spans(self, text: str, spend: Callable[[int], None]) -> list[tuple[int, int]]:
+        """Where the parts that match lie, from left to right, each as long as it can be; none is empty.
+
+        `spend` is told how many letters are read for each part before the next one is looked for, as many are read
+        more than once where long parts match nearly.
+        """
+        found, at = [], 0
+        while at < len(text):
+            end = max(self._ends(text, at), default=at)
+            spend(1 + end - at)
+            if end > at:
+                found.append((at, end))
+            at = max(end, at + 1)
+        return found
+
+    def _ends(self, text: str, begin: int) -> Iterator[int]:
+        """Where parts that begin here may end, in order."""
+        states = self._closure([self._start], _holding(text[:begin][-1:], text[begin : begin + 1]))
+        if self._end in states:
+            yield begin
+        for number in range(begin + 1, len(text) + 1):
+            letter, behind = text[number - 1], text[number : number + 1]
+            key = states, letter, behind and _is_word(behind)
+            after = self._steps.get(key)
+            if after is None:
+                after = self._step(states, letter, behind)
+                if len(self._steps) == _MOST_STEPS:
+                    self._steps.clear()
+                self._steps[key] = after
+            states = after
+            if self._end in states:
+                yield number
             if not states:
                 break
-        return self._end in states
 
-    def _closure(self, states: Iterable[int], passes: frozenset[str | None]) -> set[int]:
+    def _step(self, states: Iterable[int], letter: str, behind: str) -> frozenset[int]:
+        taken = [n for s in states if callable(test := self._tests[s]) and test(letter) for n in self._next[s]]
+        return self._closure(taken, _holding(letter, behind))
+
+    def _closure(self, states: Iterable[int], passes: frozenset[str | None]) -> frozenset[int]:
         """What can be reached without a letter, where these assertions hold."""
         found: set[int] = set()
         waiting = list(states)
@@ -77,7 +117,7 @@ class Automaton:
                 test = self._tests[state]
                 if not callable(test) and test in passes:
                     waiting += self._next[state]
-        return found
+        return frozenset(found)
 
     def _state(self, test: Any = None, following: Iterable[int] = ()) -> int:
         if len(self._tests) == _MOST_STATES:

@@ -1,6 +1,6 @@
 """Host functions: what runs the nodes of which too little is known when a model is specialised, and computes constants.
 
-NumPy runs the ops of host_ops.py; where a node has an expression in our ops once its inputs are
+NumPy runs the ops of host_ops.py and host_texts.py; where a node has an expression in our ops once its inputs are
 known, the reference backend runs those; ONNX's evaluator runs the rest.
 """
 
@@ -19,12 +19,14 @@ from graphpool.fork import reset_in_child
 
 from .build import GraphBuilder, NotConvertible, Value
 from .host_ops import MOVES, SEARCHES, VIEWS
+from .host_texts import BY_DOMAIN as TEXTS
+from .host_texts import TEXT_MOVES
 from .node import make_node
 from .ops import convert, has_converter
 from .types import make_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphpool.runtime.model_form import HostFunction
 
@@ -53,12 +55,16 @@ def make_host_function(
     places = {name: numbers.get(id(value)) for name, value in present.items()}
     known = {name: present[name].plain_content for name, number in places.items() if number is None}
     passed = {name: number for name, number in places.items() if number is not None}
+    numbered = [passed.get(name) for name in node.input]
     is_onnx = node.domain in ("", "ai.onnx")
-    is_inferred = all(value.is_plain for value in results)
-    make = (SEARCHES | MOVES | VIEWS if is_inferred else SEARCHES).get(node.op_type) if is_onnx else None
-    function: HostFunction | None = (
-        None if make is None else make(node, [passed.get(n) for n in node.input], known, source.opsets)
-    )
+    function: HostFunction | None = None
+    make = _maker_of_objects(node, present.values())
+    if make is not None:
+        function = _typed(make(node, numbered, known, source.bounds), node, results)
+    elif is_onnx:
+        is_inferred = all(value.is_plain for value in results)
+        make = (SEARCHES | MOVES | VIEWS if is_inferred else SEARCHES).get(node.op_type)
+        function = None if make is None else make(node, numbered, known, source.opsets)
     if function is not None:
         return function
     make_evaluator = partial(_Evaluator, source, node, names, known, passed, results)
@@ -84,6 +90,32 @@ def make_inner_function(
     function: HostFunction | None = None if make is None else make(node, places, {}, opsets)
     passed = {name: number for number, name in enumerate(node.input) if name}
     return function or _Expression(bounds, opsets, node, {}, passed, lambda: other)
+
+
+def needs_host(node: Node, inputs: Sequence[Value | None], results: Sequence[Value]) -> str:
+    """Why no kernel could run a node that a function of host_texts.py runs; empty for others."""
+    read = [value for value in inputs if value is not None]
+    if _maker_of_objects(node, read) is None:
+        return ""
+    if any(map(_has_objects, (*read, *results))):
+        return "texts and maps are objects of Python"
+    return "another category is an error" if node.op_type == "OneHotEncoder" and not node.attrs.get("zeros", 1) else ""
+
+
+def _maker_of_objects(node: Node, values: Iterable[Value]) -> Any:
+    make = TEXTS.get(node.domain, {}).get(node.op_type)
+    if make is None and node.domain in ("", "ai.onnx") and any(map(_has_objects, values)):
+        make = TEXT_MOVES.get(node.op_type)
+    return make
+
+
+def _has_objects(value: Value) -> bool:
+    """Whether it is an array of texts, or no array."""
+    if isinstance(value.content, np.ndarray):
+        return value.content.dtype.kind in "OU"
+    if value.is_known or value.is_plain or value.type is None:
+        return False
+    return not value.type.HasField("tensor_type") or value.type.tensor_type.elem_type == TensorProto.STRING
 
 
 class _Expression:
@@ -170,6 +202,20 @@ class _Evaluator:
             results: Any = self._evaluator.evaluate(feeds, self._bounds, self._label)
         elem_types = self._elem_types or [TensorProto.UNDEFINED] * len(results)
         return [_of_type(result, elem_type) for result, elem_type in zip(results, elem_types, strict=True)]
+
+
+def _typed(function: HostFunction, node: Node, results: Sequence[Value]) -> HostFunction:
+    """The function, with arrays of the types that were inferred."""
+    elem_types = [_elem_type(value) for name, value in zip(node.output, results, strict=False) if name]
+    dtypes = [helper.tensor_dtype_to_np_dtype(elem_type) if elem_type else None for elem_type in elem_types]
+
+    def run(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        return [
+            result if dtype is None or result.dtype == dtype else result.astype(dtype)
+            for result, dtype in zip(function(inputs, outputs), dtypes, strict=True)
+        ]
+
+    return run if any(dtypes) else function
 
 
 def _elem_type(value: Value) -> int:

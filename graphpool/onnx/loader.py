@@ -53,7 +53,8 @@ def load(
     memory_limit : int or str, optional
         Of the own engine: bytes, or a string such as ``"512MiB"``.
     fallback : bool, default=True
-        Whether ops that graphpool does not have are run by the host (NumPy, or ONNX's reference evaluator).
+        Whether ops that graphpool does not have are run by the host (NumPy, or ONNX's reference evaluator). It always
+        runs what no kernel could: texts, maps, and a ``OneHotEncoder`` for which another category is an error.
     schedule, streams : optional
         How steps are placed on streams, and on how many: see `Model`.
     prefer : {"latency", "memory"}, default="latency"
@@ -71,7 +72,7 @@ def load(
         What host functions may take in one run, instead of what `limits` says. Unit: seconds.
     untrusted : bool, default=False
         Whether the file comes from a stranger: `limits` are then ``Limits.strict()`` unless given, and the host runs
-        nothing, as with ``fallback=False``. `SECURITY.md` says what is promised.
+        nothing, texts and maps neither. `SECURITY.md` says what is promised.
     shapes : mapping of str to int, (int, int) or sequence, optional
         Ranges of the sizes to come, by the names of the file's dimensions or by input: see `Model`.
     priority : float, default=1.0
@@ -134,7 +135,8 @@ def load(
 
     def read() -> Any:
         read_source = read_model(source, mapping, limits, used.memory_limit)
-        return specialiser_of(read_source, fallback and not untrusted, prefer, fpmath)
+        host = "none" if untrusted else "any" if fallback else "objects"
+        return specialiser_of(read_source, host, prefer, fpmath)
 
     options = {"schedule": schedule, "streams": streams, "weights": weights, "shapes": shapes, "priority": priority}
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import NodeProto, helper
 
 from graphpool._dataclasses import replace
 from graphpool.runtime.constant_part import check_files, drop_pages
@@ -17,9 +18,9 @@ from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .build import Value, static_id
-from .fold import fold_constants
+from .fold import fold_constants, is_kept
 from .integers import restore_floats
-from .node import make_node, names_read
+from .node import Node, make_node, names_read
 from .ops.direct import DECIDING_PORTS
 from .walk import Walk
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from .data_dependent import SizeItems
     from .inline import Path
-    from .node import Node, Subgraph
+    from .node import Subgraph
     from .source import OnnxModel
 
 # Inputs whose content an op needs to know when it is compiled: from one port to before another (None: to the last).
@@ -43,7 +44,15 @@ _DECIDING_PORTS = {
         "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
     ), (1, None)),
     "ConstantOfShape": (0, None), "Range": (0, None), "Col2Im": (1, 3), "GroupQueryAttention": (6, 7),
+    "DFT": (1, None), "STFT": (1, None),
 }  # fmt: skip
+
+_COMPUTED_LATE = frozenset({
+    "Attention", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm",
+    "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization", "LogSoftmax", "MatMul",
+    "MatMulInteger", "QLinearConv", "QLinearMatMul", "RMSNormalization", "RNN", "Softmax",
+})  # fmt: skip
+"""Ops behind which a number is no longer a size that somebody chose: what they give decides shapes during the run."""
 
 _CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}
 """Conditions, and trip counts of loops that carry sequences: others run however often they are told to."""
@@ -54,12 +63,17 @@ _MOST_ROOTS = 64
 
 
 def find_deciding_inputs(source: OnnxModel, nodes: Sequence[Node]) -> frozenset[str]:
-    """Inputs from whose content shapes follow. What `Shape` and `Size` read decides nothing by its content."""
+    """Inputs from whose content shapes follow, so that each content makes a form of its own.
+
+    What `Shape` and `Size` read decides nothing by its content, and behind networks shapes follow when they have run.
+    """
     wanted: set[str] = set()
     for node in reversed(nodes):
         first, last = _DECIDING_PORTS.get(node.op_type, (len(node.input), None))
         wanted.update(node.input[first:last])
-        if node.op_type not in ("Shape", "Size") and any(name in wanted for name in node.output):
+        is_late = node.op_type in _COMPUTED_LATE or is_kept(node)
+        is_late = is_late and node.op_type != "DequantizeLinear"
+        if not is_late and node.op_type not in ("Shape", "Size") and any(name in wanted for name in node.output):
             wanted.update(node.input)
     wanted |= _control_inputs(source, nodes)
     return frozenset(port.name for port in source.inputs if port.name in wanted and port.dtype is not None)
@@ -97,7 +111,8 @@ _REALS = (DataType.F32, DataType.F64, DataType.F16, DataType.BF16)
 class Specialiser:
     """Turns an `OnnxModel` into a `ModelForm` for given input shapes.
 
-    `fallback` says whether the host may run what has no expression in our ops; `prefer` and `fpmath` are those of the
+    `host` says what the host may run: "any" node without an expression in our ops, those of "objects" that no kernel
+    could run (`host.needs_host`), or "none"; `prefer` and `fpmath` are those of the
     graphs. Of the model after rewriting, `source` is all but its constants, `nodes` its nodes, `deciding` the inputs
     whose content the forms depend on, `constants` name -> content. `folded` is what nodes compute from contents that
     last as long as the specialiser: results of nodes that are computed once, by place of the node and numbers of what
@@ -110,10 +125,10 @@ class Specialiser:
     takes_sizes = True
     """Whether shapes may hold sizes that vary."""
 
-    def __init__(self, source: OnnxModel, fallback: bool, prefer: str, fpmath: str) -> None:
+    def __init__(self, source: OnnxModel, host: str, prefer: str, fpmath: str) -> None:
         self.sizes: dict[str, SizeItems] = {}
         self._outer: Specialiser | None = None
-        self.fallback = fallback
+        self.host = host
         self.prefer = prefer
         self.fpmath = fpmath
         with Boundary("rewritten", f"model {source.name!r}"):
@@ -130,7 +145,7 @@ class Specialiser:
         self, source: OnnxModel, constants: Mapping[str, Any], sizes: Mapping[str, SizeItems]
     ) -> Specialiser:
         """One for the nodes of this model that a `DataDependentBuilder` collects, or of graphs inside one."""
-        found = Specialiser(source, self.fallback, self.prefer, self.fpmath)
+        found = Specialiser(source, self.host, self.prefer, self.fpmath)
         found.constants, found.sizes, found.deciding = dict(constants), dict(sizes), frozenset()
         found._outer = self
         return found
@@ -147,7 +162,7 @@ class Specialiser:
     def __reduce__(self) -> tuple[Any, ...]:
         check_files(self.constants.values())
         constants = {name: Value(content=content).plain_content for name, content in self.constants.items()}
-        return Specialiser, (replace(self.source, constants=constants), self.fallback, self.prefer, self.fpmath)
+        return Specialiser, (replace(self.source, constants=constants), self.host, self.prefer, self.fpmath)
 
     def drop_pages(self) -> None:
         """Take weights that lie in mapped files out of memory: the system reads again what is used."""
@@ -195,17 +210,48 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     outputs = [port.name for port in source.outputs]
     constants = dict(source.constants)
     renamed = [n.changed(op_type="ScatterElements") if n.op_type == "Scatter" else n for n in source.nodes]
-    nodes = _needed([own for node in renamed for own in _without_compress(node, constants)], outputs)
+    nodes = _needed([own for node in renamed for own in _rewritten(node, constants)], outputs)
     nodes, constants = fold_constants(source, nodes, constants)
     nodes = _needed(restore_floats(source, nodes, constants), outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}
 
 
+def _rewritten(node: Node, constants: dict[str, Any]) -> list[Node]:
+    """What stands for a node: itself, or nodes of which kernels run more; `constants` is extended."""
+    if node.op_type == "Compress" and node.domain in ("", "ai.onnx"):
+        return _without_compress(node, constants)
+    if node.op_type in _LABELS and node.domain == "ai.onnx.ml" and node.attrs.get("classlabels_strings"):
+        return _without_texts(node, constants)
+    return [node]
+
+
+_LABELS = {
+    "LinearClassifier": "classlabels_ints", "SVMClassifier": "classlabels_ints",
+    "TreeEnsembleClassifier": "classlabels_int64s",
+}  # fmt: skip
+"""Classifier -> its attribute of labels that are integers."""
+
+
+def _without_texts(node: Node, constants: dict[str, Any]) -> list[Node]:
+    """A classifier whose labels are numbered, and a Gather from the texts."""
+    texts = [text.decode() for text in node.attrs["classlabels_strings"]]
+    label, *scores = node.output
+    number, table = f"{label}/number", f"{label}/texts"
+    constants[table] = np.array(texts, np.object_)
+    proto = NodeProto()
+    proto.CopyFrom(node.proto)
+    kept = [item for item in proto.attribute if item.name not in ("classlabels_strings", _LABELS[node.op_type])]
+    del proto.attribute[:]
+    proto.attribute.extend([*kept, helper.make_attribute(_LABELS[node.op_type], range(len(texts)))])
+    proto.output[:] = [number, *scores]
+    if not label:
+        return [Node(proto)]
+    return [Node(proto), make_node("Gather", [table, number], [label], f"{node.label}/labels")]
+
+
 def _without_compress(node: Node, constants: dict[str, Any]) -> list[Node]:
-    """The node, or for Compress the places where the condition holds and a Gather; `constants` is extended."""
-    if node.op_type != "Compress" or node.domain not in ("", "ai.onnx"):
-        return [node]
+    """The places where the condition of a Compress holds, and a Gather."""
     (data, condition), [result] = node.input, node.output
     flat, found, places = (f"{result}/{part}" for part in ("flat", "found", "places"))
     all_of = f"{result}/all"

@@ -23,6 +23,7 @@ from .bounds import deep_nbytes, infer_types
 from .build import DataDependent, GraphBuilder, NotConvertible, Value, require
 from .data_dependent import DataDependentBuilder
 from .fold import compute, find_host_function, is_kept
+from .host import needs_host
 from .inline import NO_BOUND, Scope, enter_nodes, function_nodes, scan, take_branch, unroll_loop, unroll_scan
 from .inner import branches, repeat_loop, repeat_scan
 from .node import names_read
@@ -291,10 +292,17 @@ class Walk:
         used = max((k + 1 for k, name in enumerate(node.output) if name in self.scope.used), default=0)
         opset = self.opset(node.domain)
         try:
-            found: list[Value] | None = self.attempt(lambda: convert(node, inputs, opset, used, self.builder))
+            found: list[Value] | None = self.attempt(lambda: self._converted(node, inputs, opset, used))
         except Exception:
             self._infer(node, inputs, {}, node.label)  # which knows what is wrong with most nodes, and says it
             raise
+        return found
+
+    def _converted(self, node: Node, inputs: list[Value | None], opset: int, used: int) -> list[Value]:
+        """In place of an op that ONNX defines by others nothing may come that only a run follows."""
+        found = convert(node, inputs, opset, used, self.builder)
+        is_known = all(value.data_dependent is None for value in found)
+        require(is_known or not self._is_expanding, "a definition that only a run follows")
         return found
 
     def _expand(self, path: Path, node: Node, inputs: list[Value | None]) -> list[Value] | None:
@@ -337,15 +345,18 @@ class Walk:
 
     def _leave_to_host(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
         label = node.label
-        if self._limit_error is not None and not self.owner.fallback:
+        host = self.owner.host
+        if self._limit_error is not None and host != "any":
             raise self._limit_error
         reason = self._refusal or "graphpool has no ops for it"
         if self._is_expanding:
             raise NotConvertible(f"{node.op_type} of its definition: {reason}")
-        if not self.owner.fallback:
+        results = self._infer(node, inputs, captured, label)
+        need = needs_host(node, inputs, results)
+        reason = need or reason
+        if host == "none" or (host == "objects" and not need):
             what, hint = f"node {label!r} ({node.op_type}) is not supported", "load with fallback=True"
             raise UnsupportedError(explain(what, got=reason, hint=hint), node=label, op_type=node.op_type)
-        results = self._infer(node, inputs, captured, label)
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         sources = list({id(value): value for value in read if not value.is_known}.values())
         function = find_host_function(self._source, node, inputs, captured, sources, results, self._refusal)

@@ -162,6 +162,7 @@ CASES: dict[str, Given] = {
     "DynamicQuantizeLinear": ({}, X, ["u8 2,3", "f32", "u8"]),
     "TreeEnsemble":
         ({}, ["f32 7,3", "f32 5", "s32 5,3", "s32 2", "f32 4", "s32 4", "f32 2"], ["f32 7,2"]),
+    "CouplePairs": ({}, ["f32 7,3"], ["f32 7,3"]),
     "End": ({}, X, []),
     "Wildcard": ({}, ["f32 2,3", "s64"], ["boolean 4"]),
 }  # fmt: skip

@@ -268,3 +268,37 @@ def test_a_model_and_its_data_dependent_part_can_be_pickled():
         copied = pickle.loads(pickle.dumps(model))
     with copied.engine, copied:
         np.testing.assert_array_equal(copied.run(given)["y"], wanted)
+
+
+def ranged(number=TensorProto.INT64, between=()):
+    """The squares of a range whose end is the last of the nodes `between`, or without them the sum of x."""
+    dtype = helper.tensor_dtype_to_np_dtype(number)
+    nodes = [
+        node("ReduceSum", ["x"], ["total"], keepdims=0), *between, node("Cast", [between[-1].output[0] if between else
+        "total"], ["end"], to=number), node("Range", ["start", "end", "step"], ["places"], "the_range"),
+        node("Cast", ["places"], ["numbers"], to=TensorProto.FLOAT), node("Mul", ["numbers", "numbers"], ["y"]),
+    ]  # fmt: skip
+    inputs = {"x": (TensorProto.FLOAT, ["n", "n"])}
+    proto = make(nodes, ["y"], inputs)
+    proto.graph.initializer.extend(
+        [numpy_helper.from_array(np.array(value, dtype), name) for name, value in (("start", 2), ("step", 3))]
+    )
+    return proto
+
+
+@pytest.mark.parametrize("number", [TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT])
+def test_a_range_whose_end_only_the_run_tells(number):
+    product = node("MatMul", ["x", "x"], ["product"])
+    total = node("ReduceSum", ["product"], ["sum"], keepdims=0)
+    with gp.onnx.load(ranged(number, [product, total]), fallback=False) as model:
+        for root in (0, 2, 3, 6, 5, 1):
+            x = np.zeros((3, 3), np.float32)
+            x[0, 0] = root
+            wanted = np.arange(2, root**2, 3, np.float32) ** 2
+            np.testing.assert_allclose(model.run({"x": x})["y"], wanted)
+        assert model.stats().compilations == 1  # behind a product of matrices no content makes a form of its own
+        with pytest.raises(gp.GraphpoolError, match="the_range"):
+            model.run({"x": np.full((3, 3), 1e8, np.float32)})
+        with pytest.raises(gp.GraphpoolError, match="the_range"):
+            model.run({"x": np.full((3, 3), np.nan, np.float32)} if number == TensorProto.FLOAT else {
+                "x": np.full((3, 3), 1e8, np.float32)})  # fmt: skip

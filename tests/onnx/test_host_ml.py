@@ -1,4 +1,4 @@
-"""Ops of domain ai.onnx.ml on the host: maps, categories, labels that are texts, probabilities."""
+"""What only the host can run, without fallback: maps, texts, errors of contents; probabilities of support vectors."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def ml_model(kind, inputs, outputs=("y",), **attributes):
 
 
 def run(model, **inputs):
-    with gp.onnx.load(model) as loaded:
+    with gp.onnx.load(model, fallback=False) as loaded:
         results = list(loaded.run(inputs).values())
     return results if len(results) > 1 else results[0]
 
@@ -128,6 +128,124 @@ def test_labels_are_objects_each_a_str():
     labels, _ = run(classifier(labels={"classlabels_strings": ["a", "bb", "c"]}), x=np.ones((2, 2), np.float32))
     assert labels.dtype == object
     assert {type(label) for label in labels} == {str}
+
+
+TEXTS = np.array([["b", "a"], ["c", "zz"]], object)
+
+
+def text_model(kind, x, attributes, *more, domain="", imports=(("", 18), ("ai.onnx.ml", 4), ("com.microsoft", 1))):
+    """A model of one node that reads texts, and other inputs that are constants."""
+    constants = [helper.make_tensor(f"c{k}", TensorProto.INT64, np.shape(c), c) for k, c in enumerate(more)]
+    node = helper.make_node(kind, ["x", *(c.name for c in constants)], ["y"], "the_node", domain=domain, **attributes)
+    port = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), [None] * x.ndim)
+    graph = helper.make_graph([node], "g", [port], [ValueInfoProto(name="y")], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in imports], ir_version=9)
+
+
+@pytest.mark.parametrize(("attributes", "wanted", "dtype"), [
+    ({"keys_strings": ["a", "b"], "values_int64s": [5, 6], "default_int64": 9}, [[6, 5], [9, 9]], np.int64),
+    ({"keys_strings": ["a", "b"], "values_floats": [0.5, 6.0]}, [[6, 0.5], [0, 0]], np.float32),
+    ({"keys_strings": ["a", "a"], "values_strings": ["x", "y"]}, [["_Unused", "x"], ["_Unused"] * 2], object),
+])  # fmt: skip
+def test_label_encoder_of_texts(attributes, wanted, dtype):
+    found = run(text_model("LabelEncoder", TEXTS, attributes, domain="ai.onnx.ml"), x=TEXTS)
+    assert (found.tolist(), found.dtype) == (wanted, dtype)
+
+
+def test_label_encoder_of_numbers_to_texts():
+    x = np.array([1.5, np.nan, 2.0], np.float32)
+    attributes = {"keys_floats": [float("nan"), 2.0], "values_strings": ["none", "two"], "default_string": "?"}
+    assert run(text_model("LabelEncoder", x, attributes, domain="ai.onnx.ml"), x=x).tolist() == ["?", "none", "two"]
+
+
+def test_one_hot_encoder_of_texts():
+    found = run(text_model("OneHotEncoder", TEXTS, {"cats_strings": ["a", "b"]}, domain="ai.onnx.ml"), x=TEXTS)
+    assert (found.tolist(), found.dtype) == ([[[0, 1], [1, 0]], [[0, 0], [0, 0]]], np.float32)
+
+
+def test_another_category_is_an_error_where_zeros_are_not_wanted():
+    x = np.array([3, 1, 3])
+    model = text_model("OneHotEncoder", x, {"cats_int64s": [1, 3], "zeros": 0}, domain="ai.onnx.ml")
+    assert run(model, x=x).tolist() == [[0, 1], [1, 0], [0, 1]]
+    with pytest.raises(gp.BackendError, match=r"the_node.*none of the categories"):
+        run(model, x=x + 1)
+
+
+@pytest.mark.parametrize(("kind", "attributes", "more", "wanted"), [
+    ("Identity", {}, [], TEXTS), ("Reshape", {}, [[0, 2, 1]], TEXTS.reshape(2, 2, 1)),
+    ("Flatten", {"axis": 0}, [], TEXTS.reshape(1, 4)), ("Unsqueeze", {}, [[0, 3]], TEXTS[None, :, :, None]),
+    ("Gather", {"axis": 1}, [[1]], TEXTS[:, [1]]), ("Transpose", {"perm": [1, 0]}, [], TEXTS.T),
+    ("Expand", {}, [[2, 2, 2]], np.stack([TEXTS, TEXTS])),
+])  # fmt: skip
+def test_moves_of_texts(kind, attributes, more, wanted):
+    found = run(text_model(kind, TEXTS, attributes, *more), x=TEXTS)
+    assert (found.tolist(), found.dtype) == (wanted.tolist(), object)
+
+
+def test_squeeze_of_texts():
+    for axes in ([], [[0, -1]]):
+        assert run(text_model("Squeeze", TEXTS[None, :, :, None], {}, *axes), x=TEXTS[None, :, :, None]).shape == (2, 2)
+
+
+@pytest.mark.parametrize(("words", "attributes", "wanted"), [
+    (["a", "B", "ü"], {"case_change_action": "UPPER", "stopwords": ["b"]}, ["A", "Ü"]),
+    (["a", "b", "B"], {"case_change_action": "LOWER", "stopwords": ["b"], "is_case_sensitive": 1}, ["a", "b"]),
+    (["a", "ü", "b"], {"stopwords": ["A", "b", "Ü"], "is_case_sensitive": 0}, [""]),
+    (["a", "B"], {"case_change_action": "UPPER"}, ["A", "B"]),
+])  # fmt: skip
+def test_string_normalizer(words, attributes, wanted):
+    for x in (np.array(words, object), np.array([words], object)):
+        found = run(text_model("StringNormalizer", x, attributes), x=x)
+        assert (found.ndim, found.reshape(-1).tolist()) == (x.ndim, wanted)
+
+
+TOKENS = np.array(["no dogs, 2 cats", "x", ""], object)
+
+
+@pytest.mark.parametrize(("attributes", "wanted"), [
+    ({"tokenexp": "[a-zA-Z0-9_]+", "mincharnum": 2}, [["no", "dogs", "cats"], ["#"] * 3, ["#"] * 3]),
+    ({"tokenexp": "do|dogs|no", "mincharnum": 1}, [["no", "dogs"], ["#"] * 2, ["#"] * 2]),
+    ({"separators": [" ", ", "], "mincharnum": 1, "mark": 1},
+     [["\x02", "no", "dogs", "2", "cats", "\x03"], ["\x02", "x", "\x03", "#", "#", "#"],
+      ["\x02", "\x03", "#", "#", "#", "#"]]),
+    ({"separators": [""], "mincharnum": 1}, [list("no dogs, 2 cats"), ["x", *"#" * 14], ["#"] * 15]),
+])  # fmt: skip
+def test_tokenizer(attributes, wanted):
+    model = text_model("Tokenizer", TOKENS, {"pad_value": "#", "mark": 0} | attributes, domain="com.microsoft")
+    assert run(model, x=TOKENS).tolist() == wanted
+
+
+def test_the_work_of_words_is_bounded():
+    x = np.array(["a"] * 3000, object)
+    model = text_model("TfIdfVectorizer", x, {
+        "mode": "TF", "min_gram_length": 2, "max_gram_length": 2, "max_skip_count": 10**9, "ngram_counts": [0, 0],
+        "ngram_indexes": [0], "pool_strings": ["b", "c"]})  # fmt: skip
+    with gp.onnx.load(model, limits=gp.Limits(host_steps=10**6)) as loaded, pytest.raises(gp.LimitError):
+        loaded.run({"x": x})
+    grams = {"ngram_indexes": [2**40], "mode": "TF", "min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0}
+    with pytest.raises(gp.GraphpoolError):
+        run(text_model("TfIdfVectorizer", x, {**grams, "ngram_counts": [0], "pool_strings": ["a"]}), x=x)
+
+
+@pytest.mark.parametrize("kind", ["LinearClassifier", "SVMClassifier"])
+def test_a_classifier_numbers_its_labels_and_looks_texts_up(kind):
+    labels = {"classlabels_strings": ["a", "bb", "c"]}
+    x = np.random.default_rng(1).normal(size=(6, 2)).astype(np.float32)
+    linear = {"coefficients": [1.0, 2.0, -1.0, 0.5, 0.0, 1.0], "intercepts": [0.0, 0.1, 0.2]}
+    ports = {"x": (TensorProto.FLOAT, (None, 2))}, ("label", "scores")
+    models = [
+        ml_model("LinearClassifier", *ports, **linear, **given) if kind == "LinearClassifier" else classifier(3, given)
+        for given in (labels, {"classlabels_ints": [0, 1, 2]})
+    ]
+    (texts, scores), (numbers, others) = (run(model, x=x) for model in models)
+    assert texts.tolist() == [labels["classlabels_strings"][number] for number in numbers]
+    np.testing.assert_array_equal(scores, others)
+    assert len(set(texts)) > 1
+
+
+def test_files_of_strangers_get_no_texts():
+    with pytest.raises(gp.UnsupportedError, match="texts and maps"):
+        gp.onnx.load(text_model("Identity", TEXTS, {}), untrusted=True, shapes={"x": (2, 2)}).run({"x": TEXTS})
 
 
 CASES = {

@@ -133,7 +133,36 @@ def log_softmax_backward(attrs: Attrs, diff: Array, y: Array) -> Array:
     return diff - np.exp(y) * diff.sum(axis=attrs["axis"], keepdims=True)
 
 
+def couple_pairs(attrs: Attrs, pairs: Array) -> Array:
+    """Wu, Lin and Weng's second method (2004) with libsvm's start and end, a row and a class at a time."""
+    nclasses = next(k for k in range(2, pairs.shape[1] + 2) if k * (k - 1) // 2 == pairs.shape[1])
+    return np.array([coupled(row, nclasses) for row in pairs]).reshape(len(pairs), nclasses)
+
+
+def coupled(row: Array, nclasses: int) -> Array:
+    classes = range(nclasses)
+    numbers = iter(row.tolist())
+    won = {(i, j): next(numbers) for i in classes for j in classes if i < j}
+    won |= {(j, i): 1 - share for (i, j), share in won.items()}
+    form = np.array([
+        [sum(won[k, i] ** 2 for k in classes if k != i) if i == j else -won[j, i] * won[i, j] for j in classes]
+        for i in classes
+    ])  # fmt: skip
+    p = np.full(nclasses, 1 / nclasses)
+    for _ in range(max(100, nclasses)):
+        slopes = form @ p
+        if max(abs(slopes - p @ slopes)) < 0.005 / nclasses:
+            break
+        for i in classes:
+            p = p.copy()
+            # the class takes what makes the derivative of the form along it nothing, and all shares are scaled to 1
+            p[i] += (p @ form @ p - (form @ p)[i]) / form[i, i]
+            p /= p.sum()
+    return p
+
+
 KINDS = {
+    "CouplePairs": couple_pairs,
     "BatchNormInference": batch_inference,
     "BatchNormForwardTraining": batch_training,
     "BatchNormTrainingBackward": batch_backward,
@@ -146,3 +175,5 @@ KINDS = {
     "LogSoftmax": log_softmax,
     "LogSoftmaxBackward": log_softmax_backward,
 }
+
+DISCONTINUOUS = frozenset({"CouplePairs"})

@@ -13,7 +13,7 @@ TYPES = "f32", "f64", "bf16", "s8", "s32", "s64", "u64", "x8", "any"
 
 OPS = (
     "arg_extreme", "attention", "avg_pool", "batch_moments", "batch_norm", "concat", "conv", "copy", "dropout",
-    "eltwise", "gather", "gen_index", "group_norm", "layer_norm", "lookup", "matmul", "max_pool", "nonzero",
+    "couple", "eltwise", "gather", "gen_index", "group_norm", "layer_norm", "lookup", "matmul", "max_pool", "nonzero",
     "quantize", "range", "recurrent", "reduce", "regions", "resample", "running", "scatter", "softmax", "suppress",
     "top_k", "tree_ensemble",
 )  # fmt: skip

@@ -187,3 +187,36 @@ formulas({  # y is the forward result: y (dy - sum(dy y)), and dy - e^y sum(dy)
         diff_dst - np.exp(dst) * np.sum(diff_dst, axis=attrs["axis"], keepdims=True)
     ),
 })  # fmt: skip
+
+
+# ---- classes from their pairs
+
+
+@reference("CouplePairs")
+def _couple_pairs(attrs: Attrs, src: Array) -> Array:
+    """The second method of Wu, Lin and Weng (2004), from equal shares, for so many steps or until a row is near."""
+    nclasses = (1 + math.isqrt(1 + 8 * src.shape[1])) // 2
+    first, second = np.triu_indices(nclasses, 1)
+    wins = np.zeros((len(src), nclasses, nclasses))
+    wins[:, first, second], wins[:, second, first] = src, 1 - src
+    forms = -wins * wins.transpose(0, 2, 1)
+    forms[:, range(nclasses), range(nclasses)] = np.square(wins).sum(1)
+    return np.array([_coupled(form) for form in forms]).reshape(len(src), nclasses)
+
+
+def _coupled(form: Array) -> Array:
+    """The shares p of sum 1 that make p' form p small."""
+    count = len(form)
+    shares = np.full(count, 1 / count)
+    for _ in range(max(100, count)):
+        slopes = form @ shares
+        least = shares @ slopes
+        if np.abs(slopes - least).max() < 0.005 / count:
+            break
+        for k in range(count):
+            step = (least - slopes[k]) / form[k, k]
+            shares[k] += step
+            least = (least + step * (step * form[k, k] + 2 * slopes[k])) / (1 + step) ** 2
+            slopes = (slopes + step * form[k]) / (1 + step)
+            shares /= 1 + step
+    return shares

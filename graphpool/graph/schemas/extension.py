@@ -187,4 +187,11 @@ TREES = (
         types={"T1": "f32 f64", "T2": "f32 f64", "T_index": "s32"}, infer=d.tree_ensemble),
 )  # fmt: skip
 
-TABLE = (*UNARY, *BINARY, *MOVEMENT, *SCANS, *QUANTISATION, *RECURRENT, *TREES)
+CLASSES = (
+    row("CouplePairs", "Probabilities of k classes from those of the first class of each pair, in the order of the "
+        "pairs (0, 1), (0, 2) and so on: the sum of the squares of p_i s_ji - p_j s_ij over all pairs is made small, "
+        "by steps that end where no class is farther than 0.005 / k from it.",
+        category="Extensions: classifiers", inputs="src:T", outputs="dst:T", types={"T": "f32"}, infer=d.couple_pairs),
+)  # fmt: skip
+
+TABLE = (*UNARY, *BINARY, *MOVEMENT, *SCANS, *QUANTISATION, *RECURRENT, *TREES, *CLASSES)

@@ -415,3 +415,21 @@ def tree_ensemble(query: ShapeQuery) -> Sequence[Shape]:
         if count == 0 and users > 0:
             query.fail(f"has nothing along dimension {axis}", port=port, accepted="at least 1", got=0, dim=axis)
     return [None if src is None else (src[0], ntargets)]
+
+
+# ---- classifiers
+
+
+def couple_pairs(query: ShapeQuery) -> Sequence[Shape]:
+    """(rows, k (k - 1) / 2) to (rows, k), of at least 2 classes."""
+    shape = query.shape(0)
+    if shape is None:
+        return [None]
+    query.rank(0, len(shape), "2-D", len(shape) == 2)
+    rows, npairs = shape
+    if npairs == UNKNOWN_DIM:
+        return [(rows, UNKNOWN_DIM)]
+    nclasses = math.isqrt(2 * npairs) + 1
+    if not 1 <= npairs == nclasses * (nclasses - 1) // 2:
+        query.fail("has other columns than pairs of classes", accepted="1, 3, 6, 10, ...", got=npairs, dim=1)
+    return [(rows, nclasses)]

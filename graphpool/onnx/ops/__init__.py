@@ -19,6 +19,8 @@ refused by them.
     fused.py         fused products, convolutions and activations, com.microsoft
     skip_norm.py     normalised sums and embeddings, com.microsoft
     resize.py        interpolation
+    sample.py        elements at places that are data
+    fourier.py       Fourier transforms of known length
     search.py        what finds elements, regions of images
     trees.py         ensembles of decision trees, ai.onnx.ml
     ml.py            linear models, scaling and categories, ai.onnx.ml; scores.py: labels and probabilities
@@ -34,6 +36,7 @@ from . import (
     attend,
     direct,
     elementwise,
+    fourier,
     fused,
     fused_attention,
     matmul,
@@ -45,6 +48,7 @@ from . import (
     recurrent,
     reduction,
     resize,
+    sample,
     search,
     skip_norm,
     trees,
@@ -59,7 +63,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BY_DOMAIN", "CONVERTERS", "convert", "has_converter"]
 
-_OWN = (direct, elementwise, matmul, attend, recurrent, window, norm, reduction, movement, quantization, resize, search)
+_OWN = (direct, elementwise, matmul, attend, recurrent, window, norm, reduction, movement, quantization, resize, sample,
+        fourier, search)  # fmt: skip
 _CONTRIBUTED = (quantization, qlinear, fused, fused_attention, recurrent, skip_norm)
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {

@@ -87,12 +87,10 @@ def _svm_regressor(n: NodeView) -> Value:
     x, weights = n.cast(n[0], DataType.F32), np.array(n.attr("coefficients") or (), np.float32)
     n.require(len(x.shape) == 2 and bool(n.attr("rho")), "an input that is no matrix, or no rho")
     count = n.attr("n_supports", 0)
-    vectors = np.array(n.attr("support_vectors") or (), np.float32)
-    n.require(vectors.size == count * x.shape[1], "the number of support vectors")
     n.require(weights.size == (count or x.shape[1]), "the number of coefficients")
-    likeness = _likeness(n, x, vectors.reshape(count, x.shape[1])) if count else x
-    rho = n.literal(np.float32(n.attr("rho")[0]), x)
-    scores = n.emit("Add", n.emit("MatMul", likeness, n.literal(weights.reshape(-1, 1), x)), rho)
+    likeness = _likeness(n, x, count) if count else x
+    rho = n.literal(np.array(n.attr("rho")[:1], np.float32), x)
+    scores = n.emit("MatMul", likeness, n.literal(weights.reshape(-1, 1), x), rho)
     if n.attr("one_class", 0):
         is_inside = n.emit_several("Greater", [DataType.BOOLEAN], scores, n.literal(0.0, scores))[0]
         doubled = n.emit("Multiply", n.cast(is_inside, DataType.F32), n.literal(2.0, scores))
@@ -100,22 +98,77 @@ def _svm_regressor(n: NodeView) -> Value:
     return transform(n, scores, n.attr("post_transform", "NONE"))
 
 
-def _likeness(n: NodeView, x: Value, vectors: np.ndarray[Any, Any]) -> Value:
-    """The kernel of a support vector machine, between each row and each vector."""
+def _svm_classifier(n: NodeView) -> list[Value]:
+    """A score for each pair of classes, votes by their signs, and probabilities where pairs have them.
+
+    Source: libsvm, as ONNX Runtime computes it.
+    """
+    labels, per_class = n.attr("classlabels_ints") or (), n.attr("vectors_per_class") or ()
+    count, post = len(labels), n.attr("post_transform", "NONE")
+    n.require(count > 1, "labels that are texts, or a single one")
+    n.require(len(per_class) == count and min(per_class) >= 0 and sum(per_class) > 0, "no support vectors")
+    first, second = np.triu_indices(count, 1)
+    weights = np.array(n.attr("coefficients") or (), np.float32)
+    n.require(weights.size == (count - 1) * sum(per_class), "the number of coefficients")
+    n.require(count > 2 or bool((weights < 0).any()), "two classes without a negative coefficient")
+    rho = np.array(n.attr("rho") or (), np.float32)
+    n.require(rho.size >= len(first), "the number of rho")
+    x = n.cast(n[0], DataType.F32)
+    n.require(len(x.shape) == 2, "an input that is no matrix")
+    likeness = _likeness(n, x, sum(per_class))
+    owner = np.repeat(np.arange(count), per_class)
+    table = weights.reshape(count - 1, -1).T
+    of_pairs = np.where(owner[:, None] == first, table[:, second - 1], 0)
+    of_pairs = np.where(owner[:, None] == second, table[:, first], of_pairs)
+    scores = n.emit("MatMul", likeness, n.literal(of_pairs, x), n.literal(rho[: len(first)], x))
+
+    is_first = n.cast(n.emit_several("Greater", [DataType.BOOLEAN], scores, n.literal(0.0, x))[0], DataType.F32)
+    votes = (first[:, None] == np.arange(count)).astype(np.float32) - (second[:, None] == np.arange(count))
+    lost = np.bincount(second, minlength=count)
+    label = labels_of(n, n.emit("MatMul", is_first, n.literal(votes, x), n.literal(lost, x)), labels)
+    if n.attr("prob_a"):
+        return [label, transform(n, _probabilities(n, scores), post)]
+    both = n.join([n.emit("Neg", scores), scores], 1) if count == 2 else scores
+    return [label, transform(n, both, post)]
+
+
+def _probabilities(n: NodeView, scores: Value) -> Value:
+    """Of classes, by what a sigmoid makes of the scores of their pairs."""
+    steep, shift = (np.array(n.attr(name) or (), np.float32) for name in ("prob_a", "prob_b"))
+    count = scores.shape[1]
+    n.require(steep.size == count and shift.size == count, "the numbers of prob_a and prob_b")
+    scaled = n.emit("Add", n.emit("Multiply", scores, n.literal(-steep, scores)), n.literal(-shift, scores))
+    shares = n.emit("Clamp", n.emit("Sigmoid", scaled), min=1e-7, max=1 - 1e-7)
+    return n.emit("CouplePairs", shares)
+
+
+def _likeness(n: NodeView, x: Value, count: int) -> Value:
+    """The kernel of a support vector machine, between each row and each vector.
+
+    That of squared distances takes them from products, of rows moved to where the vectors are on average: so the
+    squares that cancel out are small.
+    """
+    vectors = np.array(n.attr("support_vectors") or (), np.float32)
+    n.require(vectors.size == count * x.shape[1], "the number of support vectors")
+    vectors = vectors.reshape(count, x.shape[1])
     gamma, shift, degree = n.attr("kernel_params") or (0.0, 0.0, 0.0)
     kind = n.attr("kernel_type", "LINEAR")
-    if kind == "RBF":  # of differences, as squares of long rows would cancel out
-        rows = n.reshape(x, (x.shape[0], 1, x.shape[1]))
-        squares = n.emit("SquaredDifference", rows, n.literal(vectors[None], x))
-        distances = n.emit("ReduceSum", squares, axes=[-1], keep_dims=False)
-        return n.emit("Exp", n.emit("Multiply", distances, n.literal(np.float32(-gamma), x)))
+    if kind == "RBF":
+        centre = vectors.mean(0, dtype=np.float64).astype(np.float32)
+        moved = vectors.astype(np.float64) - centre
+        rows = n.emit("Subtract", x, n.literal(centre, x))
+        weights, bias = 2 * gamma * moved.T, -gamma * np.square(moved).sum(1)
+        products = n.emit("MatMul", rows, n.literal(weights, x), n.literal(bias, x))
+        squares = n.emit("ReduceSum", n.emit("Square", rows), axes=[-1], keep_dims=True)
+        exponent = n.emit("Subtract", products, n.emit("Multiply", squares, n.literal(np.float32(gamma), x)))
+        return n.emit("Exp", n.emit("Minimum", exponent, n.literal(0.0, x)) if gamma >= 0 else exponent)
     n.require(kind in ("LINEAR", "POLY", "SIGMOID"), f"kernel {kind}")
     products = n.emit("MatMul", x, n.literal(np.ascontiguousarray(vectors.T), x))
     if kind == "LINEAR":
         return products
     scaled = n.emit("Multiply", products, n.literal(np.float32(gamma), x))
-    moved = n.emit("Add", scaled, n.literal(np.float32(shift), x))
-    return n.emit("Tanh", moved) if kind == "SIGMOID" else n.emit("Pow", moved, beta=float(degree))
+    moved_by = n.emit("Add", scaled, n.literal(np.float32(shift), x))
+    return n.emit("Tanh", moved_by) if kind == "SIGMOID" else n.emit("Pow", moved_by, beta=float(degree))
 
 
 def _binarizer(n: NodeView) -> Value:
@@ -211,6 +264,7 @@ CONVERTERS = {
     "LinearRegressor": _linear_regressor,
     "Normalizer": _normalizer,
     "OneHotEncoder": _one_hot_encoder,
+    "SVMClassifier": _svm_classifier,
     "SVMRegressor": _svm_regressor,
     "Scaler": _scaler,
 }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import numpy_helper
 
 from graphpool._sizes import largest
+from graphpool.errors import InvalidArgumentError, explain
 from graphpool.graph.shapes import slice_end
+from graphpool.onnx.build import DataDependent, Value
 from graphpool.onnx.shape_values import ShapeArray
 from graphpool.onnx.types import data_type, is_f32_number
 from graphpool.typing import DataType
@@ -17,7 +19,7 @@ from graphpool.typing import DataType
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphpool.onnx.build import NodeView, Value
+    from graphpool.onnx.build import NodeView
 
 
 def _reshape(n: NodeView) -> Value:
@@ -177,13 +179,40 @@ def _constant_of_shape(n: NodeView) -> Value:
 def _range(n: NodeView) -> Value:
     """Whole numbers: positions, scaled and shifted."""
     n.require(n[0].dtype in (DataType.S64, DataType.S32, DataType.F32), "a range of another type")
-    n.require(all(n[k].is_known for k in range(3)), "bounds that are not known")
+    if not all(n[k].is_known for k in range(3)):
+        return _late_range(n)
     start, end, step = (_whole_number(n, n[k].content) for k in range(3))
     n.require(step != 0, "a range without steps")
     count = -(-(end - start) // step)
     value = n.cast(n.builder.positions(count if count > 0 else 0), n[0].dtype)
     value = value if step == 1 else n.emit("Multiply", value, n.reshape(n[2], ()))
     return value if start == 0 else n.emit("Add", value, n.reshape(n[0], ()))
+
+
+def _late_range(n: NodeView) -> Value:
+    """A range of which only a run tells the bounds: its length begins the data-dependent part."""
+    given = [n[k] for k in range(3)]
+    n.require(all(prod(value.shape) == 1 for value in given), "bounds that are no single numbers")
+    parts = tuple({id(value): value for value in given if not value.is_known}.values())
+    numbers = [next((k for k, part in enumerate(parts) if part is value), value.plain_content) for value in given]
+    label, limits = n.node.label, n.builder.bounds.limits
+
+    def cut(*bounds: Any) -> Any:
+        found = [bounds[number] if isinstance(number, int) else number for number in numbers]
+        start, end, step = (bound.reshape(())[()] for bound in found)
+        distance = float(end) - float(start)
+        what = f"node {label!r} (Range)"
+        if step == 0 or not isfinite(distance / float(step)):
+            got = f"{start}, {end}, {step}"
+            raise InvalidArgumentError(explain(what, accepted="finite numbers and a step", got=got), node=label)
+        count = max(ceil(distance / float(step)), 0)
+        limits.check("folded_nbytes", count * start.itemsize, f"{what}: a result of {count} numbers", label)
+        return start + np.arange(count).astype(start.dtype) * step
+
+    def bound(*_: Any) -> None:
+        return None
+
+    return Value(data_dependent=DataDependent(parts, n[0].dtype, (None,), cut, bound))
 
 
 def _whole_number(n: NodeView, content: Any) -> int:

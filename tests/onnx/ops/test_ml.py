@@ -1,4 +1,4 @@
-"""Ops of domain ai.onnx.ml that are not trees, without the host."""
+"""Ops of domain ai.onnx.ml that are not trees, without fallback."""
 
 import numpy as np
 import pytest
@@ -85,6 +85,68 @@ def test_svm_regressor_without_vectors_is_linear():
         run("SVMRegressor", X, coefficients=weights.tolist())
 
 
+CLASSES = {
+    2: {"vectors_per_class": [4, 5], "rho": [0.3]},
+    4: {"vectors_per_class": [3, 1, 0, 5], "rho": [0.3, -0.2, 0.1, 0.5, -0.4, 0.2]},
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("count", CLASSES)
+def test_svm_classifier(kernel, count):
+    """Against the definition: each pair has the weights that its two classes have for one another."""
+    rng = np.random.default_rng(count)
+    vectors, weights = rng.standard_normal((9, 4)).astype(np.float32), rng.standard_normal((count - 1, 9)) / 8
+    rho, sizes = CLASSES[count]["rho"], CLASSES[count]["vectors_per_class"]
+    labels = [7, -3, 5, 0][:count]
+    given = {
+        "kernel_type": kernel, "kernel_params": [0.2, 0.7, 3.0], "support_vectors": vectors.ravel().tolist(),
+        "coefficients": weights.ravel().tolist(), "classlabels_ints": labels, **CLASSES[count],
+    }  # fmt: skip
+    likeness, owner = KERNELS[kernel](X.astype(np.float64), vectors.astype(np.float64)), np.repeat(range(count), sizes)
+    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+    wanted = np.stack([
+        likeness[:, owner == i] @ weights[j - 1, owner == i] + likeness[:, owner == j] @ weights[i, owner == j] + r
+        for (i, j), r in zip(pairs, rho, strict=True)
+    ], 1)  # fmt: skip
+    votes = np.zeros((len(X), count))
+    for k, (i, j) in enumerate(pairs):
+        votes[range(len(X)), np.where(wanted[:, k] > 0, i, j)] += 1
+    label, scores = run("SVMClassifier", X, noutputs=2, **given)
+    np.testing.assert_array_equal(label, np.array(labels)[votes.argmax(1)])
+    both = np.hstack([-wanted, wanted]) if count == 2 else wanted
+    np.testing.assert_allclose(scores, both, rtol=1e-5, atol=1e-5 * np.abs(both).max())
+    _, powers = run("SVMClassifier", X, noutputs=2, **given, post_transform="LOGISTIC")
+    np.testing.assert_allclose(powers, 1 / (1 + np.exp(-both)), rtol=1e-4, atol=1e-6)
+
+
+def test_distances_of_a_support_vector_machine_do_not_cancel_out():
+    """Of points far from the origin, whose squares float32 would not tell apart."""
+    x, vectors = (X + 1000).astype(np.float32), (RNG.standard_normal((9, 4)) + 1000).astype(np.float32)
+    weights = RNG.standard_normal(9).astype(np.float32)
+    got = run(
+        "SVMRegressor", x, kernel_type="RBF", kernel_params=[0.2, 0.0, 3.0], rho=[0.3], n_supports=9,
+        support_vectors=vectors.ravel().tolist(), coefficients=weights.tolist(),
+    )  # fmt: skip
+    wanted = KERNELS["RBF"](x.astype(np.float64), vectors.astype(np.float64)) @ weights[:, None] + 0.3
+    np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"vectors_per_class": [0, 0]}, "no support vectors"), ({"vectors_per_class": [9, -1]}, "no support vectors"),
+    ({"coefficients": [1.0]}, "coefficients"), ({"coefficients": [1.0] * 9}, "negative"), ({"rho": None}, "rho"),
+    ({"support_vectors": [1.0]}, "support vectors"), ({"prob_a": [1.0, 2.0], "prob_b": [0.5]}, "prob_a"),
+    ({"kernel_type": "COSINE"}, "kernel COSINE"), ({"post_transform": "PROBIT"}, "PROBIT"),
+])  # fmt: skip
+def test_what_is_no_support_vector_classifier(changes, reason):
+    given = {
+        "kernel_params": [0.2, 0.7, 3.0], "support_vectors": [0.5] * 36, "coefficients": [-1.0] * 9,
+        "classlabels_ints": [0, 1], **CLASSES[2],
+    }  # fmt: skip
+    with pytest.raises(gp.UnsupportedError, match=reason):
+        run("SVMClassifier", X, noutputs=2, **{k: v for k, v in (given | changes).items() if v is not None})
+
+
 def test_linear_regressor():
     c = RNG.standard_normal(8).astype(np.float32)
     scores = X @ c.reshape(2, 4).T + np.float32([0.5, 0.1])
@@ -160,8 +222,6 @@ def test_feature_vectorizer():
     ("LinearClassifier", X, {"coefficients": [1.0] * 4, "intercepts": [0.0], "classlabels_ints": [3, 4]}, "of labels"),
     ("LinearRegressor", X, {"coefficients": [1.0] * 5}, "the number of coefficients"),
     ("OneHotEncoder", INTS, {"cats_int64s": [1, 1]}, "comes twice"),
-    ("OneHotEncoder", INTS, {"cats_int64s": [1, 2], "zeros": 0}, "an error for other categories"),
-    ("LabelEncoder", INTS, {"keys_int64s": [1], "values_strings": ["a"]}, "texts"),
     ("LabelEncoder", INTS, {"keys_int64s": [1, 1], "values_int64s": [1, 2]}, "one twice"),
     ("Imputer", X, {"imputed_value_floats": [1.0, 2.0]}, "the number of values"),
     ("Normalizer", X, {"norm": "L3"}, "another norm"),

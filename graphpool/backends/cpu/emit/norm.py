@@ -1,10 +1,11 @@
-"""LayerNorm, RMSNorm, GroupNorm, SoftMax, LogSoftmax, BatchNormForwardTraining."""
+"""LayerNorm, RMSNorm, GroupNorm, SoftMax, LogSoftmax, BatchNormForwardTraining, CouplePairs."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
+from ...._kernels.norm.couple import couple
 from ...._kernels.norm.norm import NormOptions, batch_moments, group_norm, layer_norm
 from ...._kernels.norm.softmax import softmax
 from ....graph.shapes import channel_axis
@@ -69,6 +70,14 @@ def lower_softmax(lowering: Lowering, group: AnchorGroup) -> None:
     )
     emit_anchor(lowering, group, call, [source, *statistics], epilogue)
     _finish_all(lowering, op, statistics, -math.inf if 0 in source.shape else None)
+
+
+@rule("CouplePairs")
+def lower_couple_pairs(lowering: Lowering, op: Op) -> None:
+    """One kernel, by blocks of rows."""
+    source, place = lowering.dense(lowering.value(op.inputs[0].id)), lowering.target(op.outputs[0].id)
+    lowering.emit(couple(*place.shape), [source, place])
+    lowering.finish(op.outputs[0].id, place)
 
 
 def _finish_all(lowering: Lowering, op: Op, results: list[Value], empty: float | None) -> None:

@@ -1,0 +1,394 @@
+"""Host functions for what no kernel can do: texts (arrays of objects, each a ``str``), maps, errors of contents.
+
+Entries are as those of `host_ops.MOVES`, and take the bounds of the model too. Source: the specification of the
+operators and, where it says nothing, what ONNX Runtime computes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import numpy_helper
+
+from .expressions import compile_pattern
+from .host_ops import MOVES, getter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphpool.runtime.model_form import HostFunction
+
+    from .bounds import Bounds
+    from .node import Node
+
+__all__ = ["BY_DOMAIN", "TEXT_MOVES"]
+
+Make = Any
+"""What an entry is: (node, places, known, bounds) -> HostFunction, or None."""
+
+
+def _attr(node: Node, name: str, default: Any = None) -> Any:
+    """An attribute, bytes as texts."""
+    value = node.attrs.get(name, default)
+    if isinstance(value, bytes):
+        return value.decode()
+    return [_as_text(item) for item in value] if isinstance(value, list) else value
+
+
+def _as_text(item: Any) -> Any:
+    return item.decode() if isinstance(item, bytes) else item
+
+
+def _of_one(node: Node, places: Any, known: Mapping[str, Any], function: Callable[[Any], Any]) -> HostFunction:
+    """A host function that takes one input to one output."""
+    get = getter(node, places, known)
+    return lambda inputs, outputs: [function(get(inputs)[0])]
+
+
+def _texts(items: Sequence[Any], shape: Sequence[int]) -> Any:
+    """An array of objects."""
+    found = np.empty(len(items), np.object_)
+    found[:] = items
+    return found.reshape(shape)
+
+
+# ---- maps
+
+
+def _zip_map(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    """A map from labels to scores for each row; a vector is one row.
+
+    Copies of one map that are filled column by column take half as long as maps made row by row.
+    """
+    keys = _attr(node, "classlabels_int64s") or _attr(node, "classlabels_strings") or []
+    empty = dict.fromkeys(keys)
+
+    def zip_rows(x: Any) -> Any:
+        if x.shape[-1] != len(keys):
+            raise ValueError(f"{x.shape[-1]} scores in a row for {len(keys)} labels")
+        columns = x.reshape(-1, len(keys)).T
+        found = [empty.copy() for _ in range(columns.shape[1])]
+        for key, column in zip(keys, columns.tolist(), strict=True):
+            for row, score in zip(found, column, strict=True):
+                row[key] = score
+        return found
+
+    return _of_one(node, places, known, zip_rows)
+
+
+def _dict_vectorizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    """The values of a map in the order of a vocabulary, one row; 0 or no text where the map has none."""
+    keys = _attr(node, "int64_vocabulary") or _attr(node, "string_vocabulary") or []
+
+    def vectorise(x: Mapping[Any, Any]) -> Any:
+        if any(isinstance(value, str) for value in x.values()):
+            return _texts([x.get(key, "") for key in keys], (1, -1))
+        return np.array([[x.get(key, 0) for key in keys]])
+
+    return _of_one(node, places, known, vectorise)
+
+
+def _cast_map(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    """The values of a map in the order of its keys, one row; a sparse one has a place for each key up to a bound."""
+    kinds: dict[str, tuple[Any, Any]] = {
+        "TO_FLOAT": (np.float32, 0), "TO_INT64": (np.int64, 0), "TO_STRING": (np.object_, ""),
+    }  # fmt: skip
+    dtype, empty = kinds[_attr(node, "cast_to", "TO_FLOAT")]
+    is_dense, most = _attr(node, "map_form", "DENSE") == "DENSE", _attr(node, "max_map", 1)
+    bounds.limits.check("folded_nbytes", 8 * most, f"node {node.label!r}: its result", node.label)
+
+    def convert(value: Any) -> Any:
+        if dtype is np.object_:
+            return value if isinstance(value, str) else f"{value:f}"
+        return dtype(float(value))
+
+    def cast(x: Mapping[int, Any]) -> Any:
+        row = {key: convert(x[key]) for key in sorted(x)}
+        return np.array([list(row.values()) if is_dense else [row.get(key, empty) for key in range(most)]], dtype)
+
+    return _of_one(node, places, known, cast)
+
+
+# ---- categories
+
+
+def _listed(node: Node, name: str) -> list[Any]:
+    """Keys or values of a LabelEncoder."""
+    for suffix in ("strings", "int64s", "floats"):
+        if node.attrs.get(f"{name}_{suffix}"):
+            found: list[Any] = _attr(node, f"{name}_{suffix}")
+            return found
+    tensor = node.attrs.get(f"{name}_tensor")
+    return [] if tensor is None else [_as_text(item) for item in numpy_helper.to_array(tensor).reshape(-1).tolist()]
+
+
+def _default_of(node: Node, values: Sequence[Any]) -> tuple[Any, Any]:
+    """What a LabelEncoder gives for other keys, and the type of its results."""
+    tensor = node.attrs.get("values_tensor")
+    given = node.attrs.get("default_tensor")
+    kind: Any = None
+    if isinstance(values[0], str):
+        kind, default = np.object_, _attr(node, "default_string", "_Unused")
+    elif isinstance(values[0], int):
+        kind, default = np.int64, node.attrs.get("default_int64", -1)
+    else:
+        kind, default = np.float32, node.attrs.get("default_float", -0.0)
+    if given is not None:
+        default = _as_text(numpy_helper.to_array(given).reshape(-1).tolist()[0])
+    if tensor is not None and kind is not np.object_:
+        kind = numpy_helper.to_array(tensor).dtype
+    return default, kind
+
+
+def _label_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    """The value beside the key that each element is, else the default; a NaN is the key NaN."""
+    if "classes_strings" in node.attrs:  # of opset 1, in both directions
+        classes: list[Any] = _attr(node, "classes_strings")
+        both = _Table(classes, list(range(len(classes))), node.attrs.get("default_int64", -1), np.int64)
+        back = _Table(list(range(len(classes))), classes, _attr(node, "default_string", "_Unused"), np.object_)
+        return _of_one(node, places, known, lambda x: (both if x.dtype.kind in "OU" else back)(x))
+    keys, values = _listed(node, "keys"), _listed(node, "values")
+    if not keys or len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys and {len(values)} values")
+    return _of_one(node, places, known, _Table(keys, values, *_default_of(node, values)))
+
+
+def _category_mapper(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    """Texts as numbers, or numbers as texts, by two lists side by side."""
+    numbers, texts = _attr(node, "cats_int64s", []), _attr(node, "cats_strings", [])
+    if len(numbers) != len(texts):
+        raise ValueError(f"{len(numbers)} numbers and {len(texts)} texts")
+    there = _Table(texts, numbers, _attr(node, "default_int64", -1), np.int64)
+    back = _Table(numbers, texts, _attr(node, "default_string", "_Unused"), np.object_)
+    return _of_one(node, places, known, lambda x: (there if x.dtype.kind in "OU" else back)(x))
+
+
+class _Table:
+    """The value of each element of an array; the first of equal keys counts."""
+
+    def __init__(self, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any) -> None:
+        self._values = dict(zip(reversed(keys), reversed(values), strict=True))
+        self._default, self._dtype = default, dtype
+        self._of_nan = next((value for key, value in zip(keys, values, strict=True) if key != key), default)
+
+    def __call__(self, x: Any) -> Any:
+        """The values."""
+        table, default = self._values, self._default
+        items = x.reshape(-1).tolist()
+        if x.dtype.kind == "f":
+            found = [table.get(item, default) if item == item else self._of_nan for item in items]
+        else:
+            found = [table.get(item, default) for item in items]
+        return np.array(found, self._dtype).reshape(x.shape)
+
+
+def _one_hot_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    """Which of the categories each element is; none of them, or an error, where it is another."""
+    categories: list[Any] = _attr(node, "cats_strings") or _attr(node, "cats_int64s") or []
+    place_of = dict(zip(reversed(categories), range(len(categories) - 1, -1, -1), strict=True))
+    has_zeros = bool(node.attrs.get("zeros", 1))
+
+    def encode(x: Any) -> Any:
+        found = np.zeros((*x.shape, len(categories)), np.float32)
+        rows = zip(range(0, found.size, max(len(categories), 1)), x.reshape(-1).tolist(), strict=True)
+        ones = [row + place_of[item] for row, item in rows if item in place_of]
+        if not has_zeros and len(ones) < x.size:
+            raise ValueError("an element that is none of the categories")
+        found.reshape(-1)[ones] = 1
+        return found
+
+    return _of_one(node, places, known, encode)
+
+
+def _feature_extractor(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    """Elements along the last axis; of a vector, as one row."""
+    get = getter(node, places, known)
+
+    def extract(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        x, indices = get(inputs)
+        return [np.take(np.atleast_2d(x), indices.reshape(-1), -1)]
+
+    return extract
+
+
+# ---- words
+
+
+def _normalizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    """Texts but for stop words, in one case; one empty text where none is left."""
+    case = {"LOWER": str.lower, "UPPER": str.upper}.get(_attr(node, "case_change_action", "NONE"))
+    is_sensitive = bool(node.attrs.get("is_case_sensitive", 0))
+    words = _attr(node, "stopwords") or []
+    stop = frozenset(words if is_sensitive else map(str.lower, words))
+
+    def normalise(x: Any) -> Any:
+        items = x.reshape(-1).tolist()
+        if stop:
+            kept = [item for item in items if (item if is_sensitive else item.lower()) not in stop]
+            items = kept or [""]
+        shape = (len(items),) if x.ndim == 1 else (1, len(items))
+        items = items if case is None else list(map(case, items))
+        return _texts(items, shape if stop else x.shape)
+
+    return _of_one(node, places, known, normalise)
+
+
+def _vectorizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    """How often each of a pool of sequences of words, or of integers, comes in a row, by weight."""
+    pool = _attr(node, "pool_strings") or _attr(node, "pool_int64s") or []
+    counts, columns = _attr(node, "ngram_counts", []), _attr(node, "ngram_indexes", [])
+    shortest, longest = node.attrs["min_gram_length"], node.attrs["max_gram_length"]
+    most_skipped, mode = node.attrs["max_skip_count"], _attr(node, "mode")
+    grams: dict[int, dict[Any, int]] = {}
+    number = 0
+    for length, (begin, end) in enumerate(zip(counts, [*counts[1:], len(pool)], strict=True), 1):
+        for at in range(begin, end - length + 1, length):
+            if shortest <= length <= longest:
+                gram = pool[at] if length == 1 else tuple(pool[at : at + length])
+                grams.setdefault(length, {})[gram] = number
+            number += 1
+    if number > len(columns) or min(columns, default=0) < 0:
+        raise ValueError(f"{len(columns)} places for {number} sequences of words")
+    width = max(columns, default=-1) + 1
+    bounds.limits.check("folded_nbytes", 4 * width, f"node {node.label!r}: its results", node.label)
+    weights = np.array(node.attrs.get("weights") or [1.0] * len(columns), np.float32)
+    if len(weights) != len(columns):
+        raise ValueError(f"{len(weights)} weights for {len(columns)} places")
+
+    def count(row: list[Any], into: Any) -> None:
+        found: Counter[int] = Counter()
+        for length, table in grams.items():
+            if length == 1:
+                found.update(table[word] for word in row if word in table)
+                continue
+            farthest = min(most_skipped + 1, (len(row) - 1) // (length - 1))
+            bounds.host.spend(length * len(row) * max(farthest, 0), node.label)
+            for step in range(1, farthest + 1):
+                parts = [row[k * step :] for k in range(length)]
+                found.update(table[gram] for gram in zip(*parts, strict=False) if gram in table)
+        for place, times in found.items():
+            value = weights[place] if mode != "TF" else np.float32(1)
+            into[columns[place]] = value if mode == "IDF" else value * np.float32(times)
+
+    def vectorise(x: Any) -> Any:
+        rows = x.reshape(-1, x.shape[-1]) if x.size else x.reshape(len(x) if x.ndim > 1 else 1, 0)
+        found = np.zeros((len(rows), width), np.float32)
+        for row, into in zip(rows.tolist(), found, strict=True):
+            count(row, into)
+        return found if x.ndim > 1 else found.reshape(-1)
+
+    return _of_one(node, places, known, vectorise)
+
+
+def _tokenizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    """The words of each text along a new last axis, which has room for those of the longest; com.microsoft."""
+    separators, pattern = _attr(node, "separators") or [], _attr(node, "tokenexp")
+    least, is_marked, padding = node.attrs.get("mincharnum", 1), node.attrs.get("mark", 0), _attr(node, "pad_value", "")
+    if bool(separators) == bool(pattern):
+        raise ValueError("separators or tokenexp, one of the two")
+    if any(separator == "" for separator in separators):
+        find: Callable[[str], list[str]] = list
+    else:
+        match = compile_pattern(pattern or "|".join(f"(?:{part})" for part in separators), bounds.limits)
+
+        def find(text: str) -> list[str]:
+            bounds.host.spend(match.nstates * len(text), node.label)
+            spans = match.spans(text, lambda steps: bounds.host.spend(steps, node.label))
+            if pattern:
+                return [text[begin:end] for begin, end in spans]
+            ends = [begin for begin, _ in spans] + [len(text)]
+            return [text[begin:end] for begin, end in zip([0, *(end for _, end in spans)], ends, strict=True)]
+
+    def tokenise(x: Any) -> Any:
+        rows = [[word for word in find(text) if len(word) >= least] for text in x.reshape(-1).tolist()]
+        if is_marked:
+            rows = [["\x02", *row, "\x03"] for row in rows]
+        most = max(map(len, rows), default=0)
+        return _texts([word for row in rows for word in [*row, *[padding] * (most - len(row))]], (*x.shape, most))
+
+    return _of_one(node, places, known, tokenise)
+
+
+def _concat_texts(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    get = getter(node, places, known)
+    return lambda inputs, outputs: [np.asarray(np.add(*get(inputs)), np.object_)]
+
+
+# ---- moves
+
+
+def _reshape(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    get, keeps_zero = getter(node, places, known), node.attrs.get("allowzero", 0)
+
+    def reshape(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        x, shape = get(inputs)
+        sizes = shape.tolist()
+        dims = [x.shape[k] if size == 0 and not keeps_zero else size for k, size in enumerate(sizes)]
+        return [x.reshape(dims)]
+
+    return reshape
+
+
+def _flatten(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    axis = node.attrs.get("axis", 1)
+
+    def flatten(x: Any) -> Any:
+        nrows = prod(x.shape[: axis + x.ndim if axis < 0 else axis])
+        return x.reshape(nrows, x.size // max(nrows, 1))
+
+    return _of_one(node, places, known, flatten)
+
+
+def _squeeze(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    return _along_axes(node, places, known, lambda x, axes: np.squeeze(x, axes))
+
+
+def _unsqueeze(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    return _along_axes(node, places, known, lambda x, axes: np.expand_dims(x, axes))
+
+
+def _along_axes(node: Node, places: Any, known: Mapping[str, Any], function: Callable[..., Any]) -> HostFunction:
+    """Axes are the second input, or an attribute in older opsets."""
+    get, given = getter(node, places, known), node.attrs.get("axes")
+
+    def run(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        x, *axes = get(inputs)
+        found = axes[0].tolist() if axes and axes[0] is not None else given
+        return [function(x, None if found is None else tuple(found))]
+
+    return run
+
+
+def _select(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
+    get = getter(node, places, known)
+    return lambda inputs, outputs: [np.where(*get(inputs))]
+
+
+def _moved(make: Any) -> Make:
+    """An entry for texts of what moves arrays of any type."""
+    return lambda node, places, known, bounds: make(node, places, known, {})
+
+
+TEXT_MOVES: dict[str, Make] = {
+    "Identity": lambda node, places, known, bounds: _of_one(node, places, known, lambda x: x),
+    "Flatten": _flatten, "Reshape": _reshape, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Where": _select,
+    **{kind: _moved(MOVES[kind]) for kind in ("Gather", "Expand", "Transpose", "Concat", "Equal")},
+}  # fmt: skip
+"""Ops that take numbers too, for nodes that read texts."""
+
+_ML: dict[str, Make] = {
+    "CastMap": _cast_map, "CategoryMapper": _category_mapper, "DictVectorizer": _dict_vectorizer,
+    "LabelEncoder": _label_encoder, "OneHotEncoder": _one_hot_encoder, "ZipMap": _zip_map,
+    "ArrayFeatureExtractor": _feature_extractor,
+}  # fmt: skip
+_OWN: dict[str, Make] = {
+    "StringNormalizer": _normalizer, "TfIdfVectorizer": _vectorizer, "StringConcat": _concat_texts,
+}  # fmt: skip
+
+BY_DOMAIN: dict[str, dict[str, Make]] = {
+    "": _OWN, "ai.onnx": _OWN, "ai.onnx.ml": _ML, "com.microsoft": {"Tokenizer": _tokenizer},
+}  # fmt: skip
+"""Ops that take texts or maps, or give them."""

@@ -1,0 +1,61 @@
+"""DFT and STFT without the host, against numpy.fft."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import graphpool as gp
+
+RNG = np.random.default_rng(0)
+
+
+def run(kind, x, opset, constants, fallback=False, **attributes):
+    """The result of one node; constants by name, in the order of the inputs, "" for one that is left out."""
+    names = [name if value is not None else "" for name, value in constants.items()]
+    node = helper.make_node(kind, ["x", *names], ["y"], "the_node", **attributes)
+    port = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None] * x.ndim)
+    known = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items() if value is not None]
+    graph = helper.make_graph([node], "g", [port], [helper.make_empty_tensor_value_info("y")], known)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    with gp.onnx.load(proto, fallback=fallback) as model:
+        return model.run({"x": x})["y"]
+
+
+def check(got, wanted):
+    np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], wanted, atol=2e-6 * np.abs(wanted).max() * 16)
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("axis", [0, 1, -2])
+@pytest.mark.parametrize("length", [None, 6, 15, 20])
+def test_dft(length, axis, opset):
+    for nparts in (1, 2):
+        x = RNG.normal(size=(9, 15, 12, nparts)).astype(np.float32)
+        numbers = x[..., 0] + (1j * x[..., 1] if nparts == 2 else 0)
+        places = {"axis": axis} if opset == 17 else {}
+        constants = {"length": length} | ({} if opset == 17 else {"axis": axis})
+        own = axis if axis >= 0 else 2
+        check(run("DFT", x, opset, constants, **places), np.fft.fft(numbers, length, own))
+        if nparts == 1:
+            check(run("DFT", x, opset, constants, onesided=1, **places), np.fft.rfft(x[..., 0], length, own))
+
+
+@pytest.mark.parametrize("is_onesided", [0, 1])
+@pytest.mark.parametrize("has_window", [False, True])
+@pytest.mark.parametrize(("length", "step"), [(16, 4), (15, 20), (1, 1)])
+def test_stft(length, step, has_window, is_onesided):
+    x = RNG.normal(size=(3, 101, 1)).astype(np.float32)
+    window = RNG.normal(size=length).astype(np.float32) if has_window else None
+    frames = np.lib.stride_tricks.sliding_window_view(x[..., 0], length, axis=1)[:, ::step]
+    transform = np.fft.rfft if is_onesided else np.fft.fft
+    wanted = transform(frames * (1.0 if window is None else window), axis=-1)
+    constants = {"step": step, "window": window, "length": length}
+    check(run("STFT", x, 17, constants, onesided=is_onesided), wanted)
+    check(run("STFT", x[..., 0], 17, constants, onesided=is_onesided), wanted)
+
+
+def test_long_transforms_are_for_the_host():
+    x = RNG.normal(size=(1, 5000, 1)).astype(np.float32)
+    with pytest.raises(gp.UnsupportedError, match="length 5000"):
+        run("DFT", x, 17, {"length": None})
+    check(run("DFT", x, 17, {"length": None}, fallback=True), np.fft.fft(x[..., 0], axis=1))
