@@ -122,13 +122,15 @@ def make_groups(
     shapes: Mapping[int, tuple[int, ...]],
     outputs: set[int],
     constants: frozenset[int] = frozenset(),
+    *,
+    with_attention: bool = True,
 ) -> list[Group]:
     """Groups of a partition's ops, in an order in which they can be computed.
 
     Post-ops keep the shape of their anchor. Tensors among `outputs` leave the partition: they are stored, so no region
-    runs past them. `constants` are ids of constant inputs.
+    runs past them. `constants` are ids of constant inputs. `with_attention`: whether kernels compute attention.
     """
-    return _Grouper([op for op in ops if op.kind != "End"], shapes, outputs, constants).groups()
+    return _Grouper([op for op in ops if op.kind != "End"], shapes, outputs, constants).groups(with_attention)
 
 
 class _Grouper:
@@ -152,11 +154,12 @@ class _Grouper:
         self.attentions: dict[int, Attention] = {}
         self.gradients: dict[int, AttentionGradient] = {}
 
-    def groups(self) -> list[Group]:
+    def groups(self, with_attention: bool) -> list[Group]:
         """All groups, in an order in which they can be computed."""
         self._absorb_dequantized()
         self._absorb_compressed()
-        self._merge_attentions()
+        if with_attention:
+            self._merge_attentions()
         # int8 products first: they keep more in 8 bits than regions do
         for number in (*self.dequantized, *range(len(self.view.ops))):
             op = self.view.ops[number]
