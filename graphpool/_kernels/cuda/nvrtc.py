@@ -38,12 +38,14 @@ def _check(nvrtc: Any, result: tuple[Any, ...], what: str) -> Any:
     return values[0] if len(values) == 1 else None
 
 
-def cubin_folder() -> Path:
-    """Where cubins are kept: ``GRAPHPOOL_CUBIN_FOLDER``, else ``graphpool`` in the user's cache folder."""
+def cubin_folder() -> Path | None:
+    """Where cubins are kept: ``GRAPHPOOL_CUBIN_FOLDER``, else ``graphpool`` in the user's cache folder, if any."""
     named = config.get("cubin_folder")
     if named:
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphpool"
+    with suppress(RuntimeError):  # a user without a home
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphpool"
+    return None
 
 
 def find_cubin(kernel: CudaKernel, architecture: int) -> bytes:
@@ -63,7 +65,10 @@ def find_cubin(kernel: CudaKernel, architecture: int) -> bytes:
     _, *version = nvrtc.nvrtcVersion()
     facts = [kernel.text, str(architecture), repr(OPTIONS), repr(version)]
     name = hashlib.sha256("\0".join(facts).encode()).hexdigest()
-    path = cubin_folder() / f"{name}.cubin"
+    folder = cubin_folder()
+    if folder is None:
+        return compile_cubin(kernel, architecture)
+    path = folder / f"{name}.cubin"
     with suppress(OSError):
         content = path.read_bytes()
         digest, found = content[:_DIGEST_NBYTES], content[_DIGEST_NBYTES:]

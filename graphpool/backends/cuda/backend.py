@@ -121,7 +121,7 @@ def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[
         ops = rewrite(ops, shapes, results)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
     lowering = CudaLowering(inputs, outputs, shapes, dtypes)
-    for group in make_groups(ops, shapes, results, with_attention=False):
+    for group in make_groups(ops, shapes, results, post_ops_alone=True):
         lowering.op_id = group.first.id
         lower_group(lowering, group)
     return lowering

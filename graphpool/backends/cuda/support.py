@@ -21,12 +21,15 @@ Rule = TypeVar("Rule", bound="Callable[..., None]")
 RULES: dict[str, Callable[..., None]] = {}
 """Kind -> ``(CudaLowering, Group)``, which emits the launches of an op, with post-ops where it is an anchor."""
 
+MOVES = frozenset({"Concat", "StaticReshape", "StaticTranspose"})
+"""Kinds that compute nothing."""
+
 _CONDITIONS: dict[str, Callable[[Op], bool]] = {}
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16})
 
-_NOT_YET = frozenset({"BatchNormInference", "Quantize", "Dequantize", "DynamicQuantize", "DynamicDequantize"})
-"""Elementwise kinds whose instructions on the CPU need other kernels, or types that kernels here lack."""
+_EXACT_IN_F32 = _FLOATS | {DataType.U8, DataType.S8, DataType.BOOLEAN}
+"""Types that moves, which go through registers of f32, leave as they are."""
 
 
 def rule(*kinds: str, where: Callable[[Op], bool] | None = None) -> Callable[[Rule], Rule]:
@@ -41,15 +44,13 @@ def rule(*kinds: str, where: Callable[[Op], bool] | None = None) -> Callable[[Ru
 
 
 def supports(op: Op) -> bool:
-    """Whether kernels compute the op: floats of 32 bits or bf16, computed in f32."""
+    """Whether kernels compute the op: types that they read and write, arithmetic in f32."""
     if any(tensor.dtype.value not in DTYPES for tensor in (*op.inputs, *op.outputs)):
         return False
     if op.kind in RULES:
-        where = _CONDITIONS.get(op.kind)
-        is_known = op.kind in ("StaticReshape", "StaticTranspose") or op.inputs[0].dtype in _FLOATS
-        return is_known and (where is None or where(op))
-    is_known = op.kind in INSTRUCTIONS and op.kind not in _NOT_YET
-    return op.kind == "BatchNormInference" or (is_known and is_elementwise(op) and register_of(op) == "f32")
+        where, accepted = _CONDITIONS.get(op.kind), _EXACT_IN_F32 if op.kind in MOVES else _FLOATS
+        return op.inputs[0].dtype in accepted and (where is None or where(op))
+    return op.kind in INSTRUCTIONS and is_elementwise(op) and register_of(op) == "f32"
 
 
 def has_windows(op: Op) -> bool:

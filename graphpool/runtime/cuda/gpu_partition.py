@@ -264,8 +264,10 @@ class GpuPartition(_DevicePartition):
             bases = [queue.arena(self.scratchpad_nbytes), literals.address]
             assert len(bases) == FIRST_EXTERNAL
             tensors = [tensor.data_ptr if tensor.nbytes else 0 for tensor in (*sources, *targets)]
-            self.program.run(queue.handle, [*bases, *tensors])
-            queue.hold((sources, targets, literals))
+            try:
+                self.program.run(queue.handle, [*bases, *tensors])
+            finally:  # a launch that fails leaves those before it
+                queue.hold((sources, targets, literals))
 
     def close(self) -> None:
         """Refuse further executions, and let go of the literals; executions given to streams go on. Idempotent."""

@@ -27,7 +27,11 @@ class GpuMark:
 
     def __init__(self, device: CudaDevice, stream: int) -> None:
         self._device, self.event = device, device.new_event()
-        device.record(self.event, stream)
+        self.move(stream)
+
+    def move(self, stream: int) -> None:
+        """Stand behind all work that was given so far."""
+        self._device.record(self.event, stream)
 
     @property
     def is_done(self) -> bool:
@@ -78,6 +82,7 @@ class GpuQueue:
         self.lock = threading.RLock()
         self._arena, self.arena_nbytes = 0, 0
         self._held: deque[tuple[GpuMark, object]] = deque()
+        self._spare: list[GpuMark] = []  # so that a warm run makes no event
 
     def _checked(self, native: object) -> int:
         """The handle of the user's stream, which has to be of this device."""
@@ -114,16 +119,24 @@ class GpuQueue:
 
     def hold(self, used: object) -> None:
         """Keep objects until the work that was given so far is done; lets go of what is done; called under the lock."""
+        self._let_go()
+        if self._spare:
+            mark = self._spare.pop()
+            mark.move(self.handle)
+        else:
+            mark = self.record()
+        self._held.append((mark, used))
+
+    def _let_go(self) -> None:
+        """Of what work used that is done."""
         while self._held and self._held[0][0].is_done:
-            self._held.popleft()
-        self._held.append((self.record(), used))
+            self._spare.append(self._held.popleft()[0])
 
     def wait(self) -> None:
         """Return when all work given so far is done, and let go of what it used."""
         self._device.synchronize(self.handle)
         with self.lock:
-            while self._held and self._held[0][0].is_done:
-                self._held.popleft()
+            self._let_go()
 
     def record(self) -> GpuMark:
         """A mark behind all work given so far."""
@@ -138,6 +151,7 @@ class GpuQueue:
         with self.lock:
             self._device.synchronize(self.handle)
             self._held.clear()
+            self._spare.clear()
             self._give_back_arena()
             self._device.synchronize(self.handle)
             if self._owns_stream:

@@ -220,7 +220,7 @@ def test_threads_share_a_stream(driver, gpu):
 # ---- memory
 
 
-def test_predicted_is_measured(gpu):
+def test_predicted_is_measured(driver, gpu):
     loaded = Loaded(gpu)
     before = gpu.stats().current_nbytes
     out = gp.Tensor(loaded.compiled.outputs[0], gpu)
@@ -229,10 +229,11 @@ def test_predicted_is_measured(gpu):
         stream.wait()
         assert gpu.stats().peak_nbytes == before + out.nbytes + loaded.compiled.predict_peak()
         assert gpu.budget.in_use == gpu.stats().current_nbytes
-        count = gpu.stats().total_count
+        count, live = gpu.stats().total_count, driver.live()
         for _ in range(3):
             loaded.compiled.execute(stream, loaded.inputs, [out])
-        assert gpu.stats().total_count == count  # warm runs ask the driver for no memory
+            stream.wait()
+        assert (gpu.stats().total_count, driver.live()) == (count, live)  # warm runs make nothing in the driver
         with gp.Stream(gpu) as other:
             other.wait_event(stream.record())
             loaded.compiled.execute(other, loaded.inputs, [out])
@@ -274,6 +275,34 @@ def test_ops_without_a_kernel_are_computed_by_the_host(gpu):
     # one each for the input and for reading the result; those of the host's partition
     assert gpu.device.copies.uploads - before[0] == 2
     assert gpu.device.copies.downloads - before[1] == 2
+
+
+def test_integers_that_f32_does_not_hold_are_moved_by_the_host(gpu):
+    g = GraphBuilder(graph=gp.Graph("gpu"))
+    x = g.input((2, 3), "s32")
+    g.op("StaticTranspose", x, order=[1, 0])
+    g.finish()
+    content = np.array([[2**24 + 1, 1, 2], [3, 4, -(2**31)]], np.int32)
+    [partition] = g.graph.get_partitions()
+    [result] = run_partitions([partition], {x.id: content}, gpu).values()
+    assert partition.backend_name == "host"
+    np.testing.assert_array_equal(result, content.T)
+
+
+def test_ops_in_place(driver, gpu):
+    g = GraphBuilder(graph=gp.Graph("gpu"))
+    x = g.input((70,))
+    g.op("ReLU", x)
+    [partition] = g.finish()
+    compiled = partition.compile([x], partition.output_ports, gpu)
+    [pair] = compiled.inplace_ports
+    content = np.linspace(-1, 1, 70, dtype=np.float32)
+    source = upload(x, gpu, content)
+    result = gp.Tensor(compiled.outputs[0], gpu, source)
+    with gp.Stream(gpu) as stream:
+        compiled.execute(stream, [source], [result])
+        np.testing.assert_array_equal(source.numpy(), np.maximum(content, 0))
+    assert pair == (source.lt.id, result.lt.id)
 
 
 # ---- whole networks
