@@ -18,8 +18,8 @@ cdef class Stream:
     engine : Engine
         Must be open.
     native : object, optional
-        On a GPU, a stream of yours to work on: an object with ``__cuda_stream__``, or a handle. It must outlive this
-        one. None makes a stream.
+        On a GPU, a stream of yours to work on: an object with ``__cuda_stream__``, which is kept, or a handle. None
+        makes a stream.
 
     Attributes
     ----------

@@ -28,7 +28,13 @@ def driver_folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("test_*.py")))
+SLOW = {"test_cases.py"}  # compiles some two hundred kernels
+NAMES = sorted(path.name for path in FOLDER.glob("test_*.py"))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in NAMES]
+)
 def test_file(driver_folder, name):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER / name)]
     done = subprocess.run(

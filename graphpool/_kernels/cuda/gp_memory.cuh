@@ -7,12 +7,26 @@ GP_LOAD gp_load_f32(const char *at, long long i) { return ((const float *)at)[i]
 GP_LOAD gp_load_bf16(const char *at, long long i) {
     return __uint_as_float((unsigned)((const unsigned short *)at)[i] << 16);
 }
+#ifdef __CUDA_ARCH__  // cuda_fp16.h is not there for NVRTC
+GP_LOAD gp_from_f16(unsigned short bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+static __device__ __forceinline__ unsigned short gp_to_f16(float x) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+#endif
+GP_LOAD gp_load_f16(const char *at, long long i) { return gp_from_f16(((const unsigned short *)at)[i]); }
 GP_LOAD gp_load_s32(const char *at, long long i) { return (float)((const int *)at)[i]; }
 GP_LOAD gp_load_s8(const char *at, long long i) { return (float)((const signed char *)at)[i]; }
 GP_LOAD gp_load_u8(const char *at, long long i) { return (float)((const unsigned char *)at)[i]; }
 GP_LOAD gp_load_boolean(const char *at, long long i) { return (float)((const unsigned char *)at)[i]; }
 
 GP_STORE gp_store_f32(char *at, long long i, float x) { ((float *)at)[i] = x; }
+GP_STORE gp_store_f16(char *at, long long i, float x) { ((unsigned short *)at)[i] = gp_to_f16(x); }
 GP_STORE gp_store_bf16(char *at, long long i, float x) {
     const unsigned bits = __float_as_uint(x), rounded = bits + 0x7fffu + (bits >> 16 & 1u);
     ((unsigned short *)at)[i] = (unsigned short)(x != x ? bits >> 16 | 0x40u : rounded >> 16);
@@ -43,6 +57,7 @@ GP_STORE gp_store_boolean(char *at, long long i, float x) { ((unsigned char *)at
     }
 GP_NARROW(f32)
 GP_NARROW(bf16)
+GP_NARROW(f16)
 GP_NARROW(s32)
 GP_NARROW(s8)
 GP_NARROW(u8)

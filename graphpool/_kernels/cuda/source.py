@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPES", "CudaCall", "CudaKernel", "KernelSource"]
 
-DTYPES = frozenset({"f32", "bf16", "s32", "s8", "u8", "boolean"})
+DTYPES = frozenset({"f32", "bf16", "f16", "s32", "s8", "u8", "boolean"})
 """Element types that kernels read and write; they compute in f32."""
 
 MOST_BLOCKS = 2**31 - 1

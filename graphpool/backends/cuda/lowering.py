@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..._kernels.cuda.products import eltwise
 from ...graph.shapes import channel_axis
-from ...typing import DataType
 from ..cpu.lower.instructions import apply
 from ..cpu.lower.lowering import Lowering
 from ..cpu.lower.region import Region, region_name
+from ..cpu.support import FLOATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,4 +112,4 @@ def _batch_norm(region: Region, op: Op) -> Any:
 def as_float(lowering: CudaLowering, tensor_id: int) -> Value:
     """A tensor of floats where it lies."""
     value = lowering.value(tensor_id)
-    return value if value.dtype in (DataType.F32, DataType.BF16) else lowering.dense(value)
+    return value if value.dtype in FLOATS else lowering.dense(value)

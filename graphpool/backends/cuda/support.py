@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..._kernels.cuda.source import DTYPES
 from ...typing import DataType
 from ..cpu.lower import instructions  # noqa: F401  (imported for what it registers)
-from ..cpu.support import INSTRUCTIONS, has_small_windows, is_elementwise, register_of
+from ..cpu.support import FLOATS, INSTRUCTIONS, has_small_windows, is_elementwise, register_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,9 +26,7 @@ MOVES = frozenset({"Concat", "StaticReshape", "StaticTranspose"})
 
 _CONDITIONS: dict[str, Callable[[Op], bool]] = {}
 
-_FLOATS = frozenset({DataType.F32, DataType.BF16})
-
-_EXACT_IN_F32 = _FLOATS | {DataType.U8, DataType.S8, DataType.BOOLEAN}
+_EXACT_IN_F32 = FLOATS | {DataType.U8, DataType.S8, DataType.BOOLEAN}
 """Types that moves, which go through registers of f32, leave as they are."""
 
 
@@ -48,7 +46,7 @@ def supports(op: Op) -> bool:
     if any(tensor.dtype.value not in DTYPES for tensor in (*op.inputs, *op.outputs)):
         return False
     if op.kind in RULES:
-        where, accepted = _CONDITIONS.get(op.kind), _EXACT_IN_F32 if op.kind in MOVES else _FLOATS
+        where, accepted = _CONDITIONS.get(op.kind), _EXACT_IN_F32 if op.kind in MOVES else FLOATS
         return op.inputs[0].dtype in accepted and (where is None or where(op))
     return op.kind in INSTRUCTIONS and is_elementwise(op) and register_of(op) == "f32"
 

@@ -66,23 +66,25 @@ class GpuQueue:
     resource : MemoryResource
         Where the arena comes from; it takes streams.
     native : object
-        The user's stream, or None.
+        The user's stream, which is kept, or None.
 
     Notes
     -----
+    Ownership: what it has goes with the queue, if not at `close`; the user's stream stays.
     Threads: safe; `lock` is held while the launches of one execution are given, so that they follow one another.
     """
 
     team = None
 
     def __init__(self, device: CudaDevice, resource: MemoryResource, native: object) -> None:
-        self._device, self._resource = device, resource
-        self._owns_stream = native is None
+        self._is_closed = True  # until there is something to close
+        self._device, self._resource, self._native = device, resource, native
         self.handle = device.new_stream() if native is None else self._checked(native)
         self.lock = threading.RLock()
         self._arena, self.arena_nbytes = 0, 0
         self._held: deque[tuple[GpuMark, object]] = deque()
         self._spare: list[GpuMark] = []  # so that a warm run makes no event
+        self._is_closed = False
 
     def _checked(self, native: object) -> int:
         """The handle of the user's stream, which has to be of this device."""
@@ -149,13 +151,18 @@ class GpuQueue:
     def close(self) -> None:
         """Wait, and give back the arena and the stream, unless that is the user's."""
         with self.lock:
+            self._is_closed = True
             self._device.synchronize(self.handle)
             self._held.clear()
             self._spare.clear()
             self._give_back_arena()
             self._device.synchronize(self.handle)
-            if self._owns_stream:
+            if self._native is None:
                 self._device.destroy_stream(self.handle)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not getattr(self, "_is_closed", True) and not is_finalizing():
+            self.close()
 
     def __repr__(self) -> str:
         return f"<GpuQueue of GPU {self._device.index}, arena of {self.arena_nbytes} bytes>"

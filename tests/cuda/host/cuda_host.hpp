@@ -35,6 +35,15 @@ static inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
 static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 
+// What inline assembly is on a device.
+static inline float gp_from_f16(unsigned short bits) { _Float16 x; std::memcpy(&x, &bits, 2); return x; }
+static inline unsigned short gp_to_f16(float x) {
+    const _Float16 rounded = x;
+    unsigned short bits;
+    std::memcpy(&bits, &rounded, 2);
+    return bits;
+}
+
 void __syncthreads();
 
 namespace on_host {

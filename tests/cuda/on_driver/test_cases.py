@@ -10,8 +10,10 @@ from tests.cases.workloads import CASES
 from tests.helpers.cuda_engine import kernels_of, run_partitions
 from tests.helpers.partitions import assert_close, run_reference
 
-SAME_BUT_FOR_TYPES = {f"{case.name.removesuffix('_f32')}_bf16" for case in CASES if case.name.endswith("_f32")}
-"""Elementwise kinds in bf16: loads and stores are the same for all of them, and `Add` has them."""
+SAME_BUT_FOR_TYPES = {
+    case.name.removesuffix("f32") + dtype for case in CASES if case.name.endswith("_f32") for dtype in ("bf16", "f16")
+}
+"""Elementwise kinds in other types: loads and stores are the same for all of them."""
 
 
 def on_gpu(graph):
@@ -44,7 +46,7 @@ class Row:
 
 def is_computed(case):
     builder = case.builder()
-    wanted = case.name not in SAME_BUT_FOR_TYPES - {"Add_bf16", "Exp_bf16"}
+    wanted = case.name not in SAME_BUT_FOR_TYPES - {"Add_bf16", "Exp_bf16", "Add_f16", "Exp_f16"}
     return wanted and all(supports(op) for op in builder.graph.ops)
 
 

@@ -197,6 +197,15 @@ def test_memory_of_dropped_tensors_is_held_until_the_work_is_done(driver, gpu, s
         assert gpu.stats().current_nbytes < held
 
 
+def test_streams_that_nobody_closes_leave_nothing(gpu):
+    loaded = Loaded(gpu)
+    stream = gp.Stream(gpu)
+    results = loaded.compiled.execute(stream, loaded.inputs)
+    del stream, results
+    gc.collect()
+    assert gpu.stats().current_nbytes == sum(tensor.nbytes for tensor in loaded.inputs)
+
+
 def test_threads_share_a_stream(driver, gpu):
     loaded = Loaded(gpu)
     errors = []
