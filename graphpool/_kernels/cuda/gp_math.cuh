@@ -36,9 +36,9 @@ GP_OP gp_is_nan(float x) { return x != x; }
 GP_OP gp_gelu_erf(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
 GP_OP gp_gelu_tanh(float x) { return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x))); }
 
-// x at most 88: beyond, exp overflows where the result does not.
-GP_OP gp_log1p_exp(float x) { return x > 88.0f ? x : log1pf(expf(x)); }
-GP_OP gp_mish(float x) { return x * tanhf(gp_log1p_exp(x)); }
+// log(1 + exp(beta x)) / beta, which is x where the exponential would overflow.
+GP_OP gp_softplus(float x, float, float beta) { return beta * x > 88.0f ? x : log1pf(expf(beta * x)) / beta; }
+GP_OP gp_mish(float x) { return x * tanhf(gp_softplus(x, 0.0f, 1.0f)); }
 
 GP_OP gp_clamp(float x, float low, float high) {
     const float y = x < low ? low : x;
@@ -48,7 +48,6 @@ GP_OP gp_hard_swish(float x) { return x * (gp_clamp(x + 3.0f, 0.0f, 6.0f) * (1.0
 GP_OP gp_elu(float x, float alpha, float) { return x < 0.0f ? alpha * expm1f(x) : x; }
 GP_OP gp_leaky_relu(float x, float alpha, float) { return x < 0.0f ? alpha * x : x; }
 GP_OP gp_hard_sigmoid(float x, float alpha, float beta) { return gp_clamp(alpha * x + beta, 0.0f, 1.0f); }
-GP_OP gp_softplus(float x, float, float beta) { return gp_log1p_exp(beta * x) / beta; }
 GP_OP gp_pow_scalar(float x, float, float beta) { return powf(x, beta); }
 GP_OP gp_is_inf(float x, float alpha, float beta) {
     return (alpha != 0.0f && x > 3.402823466e38f) || (beta != 0.0f && x < -3.402823466e38f);
