@@ -135,6 +135,10 @@ VARIABLES = {
         ("GRAPHPOOL_PACKED_STORE",), str, "a folder", None,
         "Folder in which packed weights are kept, mapped by all processes that need them.",
     ),
+    "cubin_folder": Variable(
+        ("GRAPHPOOL_CUBIN_FOLDER",), str, "a folder", None,
+        "Folder in which compiled GPU kernels are kept; `graphpool` in the user's cache folder by default.",
+    ),
     "check_constants": Variable(
         ("GRAPHPOOL_CHECK_CONSTANTS",), _flag, "0 | 1", False,
         "Raise at executions whose constants were changed without `Tensor.invalidate`; reads them all each time.",

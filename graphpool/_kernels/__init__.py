@@ -9,6 +9,7 @@
     conv      convolutions
     rnn       recurrent layers
     tree      ensembles of decision trees
+    cuda      kernels for GPUs, in CUDA C++, put together and compiled when they are first used
 
 A family's description (``.py``: parameter block, and builders that return a KernelCall) lies beside its kernels
 (``.c``) and what those share (``gp_*.h``). Kernels know pointers, sizes and strides; they never see a graph, a tensor

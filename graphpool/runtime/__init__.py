@@ -1,6 +1,7 @@
 """Runs compiled partitions: engines, streams, tensors, and the step loop.
 
     engine.py       Engine: a device with its memory and its number of threads
+    device.py       what depends on the kind of device: protocols; host_device.py: the CPU; cuda: GPUs
     engine_primitives.py, engine_constants.py   what its budget is charged for programs and weights
     engine_models.py   in which order its models give memory up; model_memory.py: what one has, and what that saves
     idle_decay.py   gives idle arenas back after a while

@@ -1,8 +1,5 @@
-"""Streams and events of the CPU, where work is done before `execute` returns, by the stream's threads."""
+"""Streams and events: ordered queues of an engine, which is what its device makes of them."""
 
-from graphpool._kernels.core._team cimport Team
-
-from . import thread_limits
 from graphpool.errors import InvalidArgumentError, StateError, explain
 
 
@@ -13,21 +10,29 @@ cdef class Stream:
     ``engine.threads`` threads, the caller's among them, which share what is large enough. Several threads may use one
     stream, and their executions then run side by side: one has the team, the others run on their own thread alone.
 
+    On a GPU `execute` returns when the work is in the stream, and what reads results on the host waits for it. Work of
+    one stream is done in order, whichever threads gave it; it has its temporaries in memory of the stream.
+
     Parameters
     ----------
     engine : Engine
         Must be open.
+    native : object, optional
+        On a GPU, a stream of yours to work on: an object with ``__cuda_stream__``, which is kept, or a handle. None
+        makes a stream.
 
     Attributes
     ----------
     engine : Engine
+    queue : Queue
+        What the device does the work with.
     team : Team or None
-        The threads; None when the engine has one thread.
+        The threads; None when the engine has one thread, and on a GPU.
 
     Raises
     ------
     InvalidArgumentError
-        It is no engine.
+        It is no engine, or `native` is no stream of its device.
     StateError
         The engine is closed.
 
@@ -38,16 +43,14 @@ cdef class Stream:
     Source: oneDNN Graph's programming model, Stream.
     """
 
-    def __init__(self, engine):
+    def __init__(self, engine, native=None):
         if not hasattr(engine, "is_closed"):
             raise InvalidArgumentError(explain("engine", accepted="an Engine", got=type(engine).__name__))
         if engine.is_closed:
             raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
         self.engine = engine
-        self.team = None
-        if engine.threads > 1:
-            thread_limits.register()
-            self.team = Team(engine.threads)
+        self.queue = engine.device.queue(engine, native)
+        self.team = self.queue.team
         self.closed = False
         engine.attach(self)
 
@@ -59,11 +62,12 @@ cdef class Stream:
     def wait(self):
         """Return when all work given to the stream is done."""
         self._check_open()
+        self.queue.wait()
 
     def record(self):
         """An event that is done when all work given to the stream so far is done."""
         self._check_open()
-        return Event(self)
+        return Event(self, self.queue.record())
 
     def wait_event(self, Event event not None):
         """Let work given to this stream from now on start only after an event.
@@ -85,12 +89,17 @@ cdef class Stream:
             raise InvalidArgumentError(
                 explain("event of another kind of engine", accepted=self.engine.kind, got=event.stream.engine.kind)
             )
+        self.queue.wait_for(event.mark)
 
     def close(self):
         """Wait, refuse further work, and end the threads. Idempotent."""
-        self.closed = True
-        if self.team is not None:
-            self.team.close()
+        if not self.closed:
+            self.closed = True
+            self.queue.close()
+
+    @property
+    def __cuda_stream__(self):
+        return self.queue.__cuda_stream__   # AttributeError: it is none
 
     def _check_open(self):
         if self.closed:
@@ -114,16 +123,17 @@ cdef class Event:
     Ownership: keeps the stream alive. Threads: immutable, safe.
     """
 
-    def __init__(self, Stream stream not None):
-        self.stream = stream
+    def __init__(self, Stream stream not None, mark):
+        self.stream, self.mark = stream, mark
 
     @property
     def is_done(self):
         """Whether all work before the event is done; on the CPU it always is."""
-        return True
+        return self.mark.is_done
 
     def wait(self):
         """Return when the event is done."""
+        self.mark.wait()
 
     def __repr__(self):
         return f"Event({self.stream!r})"

@@ -73,8 +73,8 @@ cdef class Tensor:
     data : array, optional
         A NumPy array, an object with DLPack or with the buffer protocol, of the data type, shape and strides of `lt`;
         read-only is fine for inputs. For an opaque layout, and for 4-bit types, the raw bytes are taken too. A number
-        for a host scalar. None allocates from the engine, at once if the size is known, else when an execution fills
-        the tensor.
+        for a host scalar. On a GPU: an object with DLPack or ``__cuda_array_interface__`` on that device. None
+        allocates from the engine, at once if the size is known, else when an execution fills the tensor.
     id : hashable, optional
         Names the content across tensors and logical tensors of the engine; the key under which caches know a constant.
 
@@ -209,18 +209,14 @@ cdef class Tensor:
 
     def _bind(self, data):
         """Take the address of the user's data after checking that it is what the logical tensor says."""
-        lt = self.lt
-        if type(data) is np.ndarray and data.dtype is lt.dtype.numpy and self._bind_strided(data):
+        cdef uintptr_t address
+        lt, device = self.lt, self.engine.device
+        is_usual = device.is_host and type(data) is np.ndarray and data.dtype is lt.dtype.numpy
+        if is_usual and self._bind_strided(data):
             return
-        array = _as_array(data, lt)
-        if lt.layout is LayoutType.OPAQUE or lt.dtype.bits == 4:
-            array = _as_bytes(array, lt)
-        else:
-            _check_array(array, lt)
-        address, self.is_readonly = array.__array_interface__["data"]
+        address, self.is_readonly, self.owner = device.bind(data, lt)
         self.nbytes = lt.nbytes
-        self.data = <char *><uintptr_t>address if self.nbytes else &_nothing
-        self.owner = array
+        self.data = <char *>address if self.nbytes else &_nothing
 
     cdef bint _bind_strided(self, object array) except -1:
         """Take an array of the right type if it has shape and strides of the logical tensor: the usual case."""
@@ -301,10 +297,7 @@ cdef class Tensor:
                 tensor_id=self.lt_id,
             )
         try:
-            if self.lt.dtype.bits == 4:
-                np.frombuffer(_Memory(self), np.uint8)[:] = _pack(array, self.lt)
-            else:
-                self.numpy()[...] = array
+            self.engine.device.fill(self, array)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 explain(f"tensor {self.lt_id}: content", accepted=f"{self.lt.dtype} {self.lt.shape}",
@@ -313,7 +306,7 @@ cdef class Tensor:
             ) from error
 
     def numpy(self):
-        """The data as an array, without a copy where the layout allows it.
+        """The data as an array, without a copy where the layout allows it and the host can follow addresses.
 
         Returns
         -------
@@ -335,18 +328,23 @@ cdef class Tensor:
         return array
 
     def raw(self):
-        """The bytes of the buffer as an array, without a copy; it keeps the buffer alive."""
+        """The bytes of the buffer as an array: without a copy, and keeping the buffer alive, on the host."""
         self._check_allocated()
-        return np.frombuffer(_Memory(self), np.uint8) if self.nbytes else np.empty(0, np.uint8)
+        return self.engine.device.read(self) if self.nbytes else np.empty(0, np.uint8)
 
     def __array__(self, dtype=None, copy=None):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options):
-        return self.numpy().__dlpack__(**options)
+        self._check_allocated()
+        return self.engine.device.view(self).__dlpack__(**options)
 
     def __dlpack_device__(self):
-        return (1, 0)
+        return self.engine.device.dlpack_device
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.engine.device.array_interface(self)     # AttributeError: the device has none
 
     def _check_allocated(self):
         if self.data == NULL:
@@ -382,6 +380,29 @@ cdef class _Memory:
         PyBuffer_FillInfo(buffer, self, self.tensor.data, self.tensor.nbytes, self.tensor.is_readonly, flags)
 
 
+def bind_array(data, lt):
+    """Address of the user's data, whether it is read-only, and what keeps it alive, after checking that it fits."""
+    array = _as_array(data, lt)
+    if lt.layout is LayoutType.OPAQUE or lt.dtype.bits == 4:
+        array = _as_bytes(array, lt)
+    else:
+        check_array(array.dtype, array.shape, array.strides, lt)
+    return *array.__array_interface__["data"], array
+
+
+def fill_array(Tensor tensor, array):
+    """Write an array to the buffer, which lies in memory of the host."""
+    if tensor.lt.dtype.bits == 4:
+        raw_array(tensor)[:] = _pack(array, tensor.lt)
+    else:
+        tensor.numpy()[...] = array
+
+
+def raw_array(Tensor tensor):
+    """The bytes of the buffer, which lies in memory of the host."""
+    return np.frombuffer(_Memory(tensor), np.uint8)
+
+
 def _as_array(data, lt):
     """The user's object as an array that shares its memory."""
     if isinstance(data, (np.ndarray, np.generic)):
@@ -400,28 +421,28 @@ def _as_array(data, lt):
         ) from error
 
 
-def _check_array(array, lt):
-    """Raise unless the array has the type, shape and strides of the logical tensor."""
-    if array.dtype != lt.dtype.numpy:
+def check_array(dtype, shape, strides, lt):
+    """Raise unless an array of this type, shape and strides (in bytes) is what the logical tensor says."""
+    if dtype != lt.dtype.numpy:
         raise InvalidDataTypeError(
-            explain(f"tensor {lt.id}: data type", accepted=f"{lt.dtype.value} ({lt.dtype.numpy})", got=array.dtype,
+            explain(f"tensor {lt.id}: data type", accepted=f"{lt.dtype.value} ({lt.dtype.numpy})", got=dtype,
                     hint=f"convert with .astype({str(lt.dtype.numpy)!r})"),
             tensor_id=lt.id,
         )
-    if array.shape != lt.shape:
-        if array.ndim != lt.ndim:
+    if shape != lt.shape:
+        if len(shape) != lt.ndim:
             where, dim = "rank", None
         else:
-            dim = next(i for i in range(array.ndim) if array.shape[i] != lt.shape[i])
+            dim = next(i for i in range(lt.ndim) if shape[i] != lt.shape[i])
             where = f"dimension {dim}"
         raise InvalidShapeError(
-            explain(f"tensor {lt.id}: {where} of the data", accepted=f"shape {lt.shape}", got=f"shape {array.shape}"),
+            explain(f"tensor {lt.id}: {where} of the data", accepted=f"shape {lt.shape}", got=f"shape {shape}"),
             tensor_id=lt.id, dim=dim,
         )
-    wanted = tuple(s * array.itemsize for s in lt.strides)
-    if array.size and any(d > 1 and a != b for d, a, b in zip(array.shape, array.strides, wanted)):
+    wanted = tuple(s * dtype.itemsize for s in lt.strides)
+    if 0 not in shape and any(d > 1 and a != b for d, a, b in zip(shape, strides, wanted)):
         raise InvalidShapeError(
-            explain(f"tensor {lt.id}: strides of the data", accepted=f"{wanted} bytes", got=f"{array.strides} bytes",
+            explain(f"tensor {lt.id}: strides of the data", accepted=f"{wanted} bytes", got=f"{strides} bytes",
                     hint="pass numpy.ascontiguousarray(data), or give the logical tensor these strides"),
             tensor_id=lt.id,
         )

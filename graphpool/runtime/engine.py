@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from .. import log
 from ..drawing import describe_size
-from ..errors import InvalidArgumentError, StateError, UnsupportedError, explain
+from ..errors import InvalidArgumentError, StateError, explain
 from ..fork import Locked
-from ..memory import Budget, HostResource, LimitingResource, StatisticsResource
+from ..memory import Budget, LimitingResource, StatisticsResource
 from ..memory.user_planner import check_planner
 from ..notebook import brief_list, html_table
 from . import idle_decay
-from .allowed_memory import parse_memory_limit
+from .device import open_device
 from .engine_constants import EngineConstants
 from .engine_models import EngineModels
 from .engine_primitives import EnginePrimitives
@@ -47,14 +47,14 @@ class Engine(Locked):
     index : int, default=0
         Number of the device among those of its kind; there is one CPU.
     threads : int, optional
-        Threads that one execution may use; by default what the affinity mask and the control group allow.
+        Threads of the host that one execution may use; by default what the affinity mask and the control group allow.
     memory_limit : int or str, optional
         Most memory that is taken on behalf of the engine, for arenas, constants, compiled programs and the tensors
         that it allocates: bytes, or a string such as ``"512MiB"``. ``"60%"`` is a share of what the process may take:
         the least of what its control groups (v1, v2, all that contain them), ``ulimit -v`` and the machine allow.
         ``"auto"`` is what is left of that beside what the process takes now and a reserve of 5 percent, 32 MiB at
         least. Where control groups or ``ulimit -v`` decide, either counts weights in mapped files. Unlimited by
-        default.
+        default. On a GPU it is memory of the device that counts, and shares are of that.
     idle_decay_s : float, optional
         Give back arenas that were idle for so long; by default they stay until `trim` or `close`. Unit: seconds.
     on_pressure : {"refuse", "wait"}, default="refuse"
@@ -76,6 +76,8 @@ class Engine(Locked):
     ----------
     kind, index, threads, context, on_pressure, pressure_timeout_s, planner
         As given or determined.
+    device : Device
+        What the engine is on: all that depends on its kind.
     is_closed : bool
         Whether `close` was called.
     memory_limit : int or None
@@ -105,7 +107,7 @@ class Engine(Locked):
     InvalidArgumentError
         Unknown kind, no such device, threads below 1, or not a size.
     UnsupportedError
-        The kind needs an extra that is not installed.
+        The kind needs an extra, a driver or a device that is not there; the message says what to install or change.
 
     Notes
     -----
@@ -129,21 +131,16 @@ class Engine(Locked):
     ) -> None:
         log.listen()
         check_planner(planner)
-        if kind == "gpu":
-            raise UnsupportedError(explain("engines of kind gpu have no backend yet", accepted="cpu"), kind=kind)
-        if kind != "cpu":
-            raise InvalidArgumentError(explain("engine kind", accepted="cpu, gpu", got=repr(kind)))
-        if index != 0:
-            raise InvalidArgumentError(explain("engine index", accepted="0, there is one cpu", got=repr(index)))
         if threads is not None and (not isinstance(threads, Integral) or isinstance(threads, bool) or threads < 1):
             raise InvalidArgumentError(explain("threads", accepted="an int of at least 1, or None", got=repr(threads)))
         if idle_decay_s is not None and not (isinstance(idle_decay_s, int | float) and idle_decay_s > 0):
             raise InvalidArgumentError(explain("idle_decay_s", accepted="seconds > 0, or None", got=repr(idle_decay_s)))
+        self.device = open_device(kind, index)
         self.kind = kind
         self.index = index
         self.threads = available_threads() if threads is None else int(threads)
         self.context = context
-        limit = parse_memory_limit(memory_limit)
+        limit = self.device.parse_limit(memory_limit)
         self._memory_limit, self.memory_limit = memory_limit, limit.nbytes
         self.planner = planner
         self.idle_decay_s = idle_decay_s
@@ -155,7 +152,7 @@ class Engine(Locked):
         self.on_pressure, self.pressure_timeout_s = on_pressure, pressure_timeout_s
         self.queue = MemoryQueue(self.budget, on_pressure, pressure_timeout_s)
         self._has_own_allocator = allocator is not None
-        self.source = StatisticsResource(HostResource() if allocator is None else allocator)
+        self.source = StatisticsResource(self.device.resource(limit.nbytes) if allocator is None else allocator)
         self.resource = LimitingResource(self.source, self.budget)
         self.primitives = EnginePrimitives(self.source, self.budget)
         self.constants = EngineConstants(kind, index, self.source, self.budget, limit.counts_mapped)
@@ -190,7 +187,7 @@ class Engine(Locked):
         """
         holdings = self.budget.holdings()
         holdings["constants"] -= self.constants.mapped_nbytes  # resident as mapped files
-        blocks = [*self.budget.blocks(), *getattr(self.source.upstream, "blocks", list)()]
+        blocks = self.device.host_blocks([*self.budget.blocks(), *getattr(self.source.upstream, "blocks", list)()])
         return report_process(holdings, blocks, not self._has_own_allocator)
 
     def models(self) -> list[ModelUsage]:
@@ -256,6 +253,7 @@ class Engine(Locked):
         self.primitives.close()
         self.constants.close()
         self.shared_arenas.close()
+        self.device.close()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not getattr(self, "is_closed", True) and not is_finalizing():

@@ -134,6 +134,7 @@ class Model(Ranked):
         check_choice("weights", weights, WEIGHTS_MODES)
         if not isinstance(capacity, int) or capacity < 1:
             raise InvalidArgumentError(explain("capacity", accepted="an int of at least 1", got=repr(capacity)))
+        engine.device.check_models()
         self.options = parse_options(schedule, streams)
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.engine, self.name, self.weights, self.metadata = engine, name, weights, metadata

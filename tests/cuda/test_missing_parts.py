@@ -23,6 +23,7 @@ def error_of(expression, environ, before=""):
 import sys, warnings
 warnings.simplefilter("ignore")
 {before}
+from graphpool import Engine
 from graphpool.memory.cuda import *
 from graphpool.errors import GraphpoolError
 try:
@@ -44,7 +45,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("expression", ["open_device()", "CudaResource()", "PinnedResource()"])
+@pytest.mark.parametrize("expression", ["open_device()", "CudaResource()", "PinnedResource()", "Engine('gpu')"])
 def test_without_the_extra(expression):
     found = error_of(expression, os.environ, "sys.modules['cuda'] = None")
     assert found.startswith("UnsupportedError: GPU memory needs cuda-core and cuda-bindings")
@@ -57,24 +58,30 @@ def test_import_needs_nothing():
     assert done.stdout.strip() == "[]"
 
 
+NEED_A_DEVICE = pytest.mark.parametrize("expression", ["CudaResource()", "Engine('gpu')"])
+
+
 @needs_extra
 @pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="an NVIDIA driver is installed here")
-def test_without_a_driver():
-    found = error_of("CudaResource()", os.environ)
+@NEED_A_DEVICE
+def test_without_a_driver(expression):
+    found = error_of(expression, os.environ)
     assert found.startswith("UnsupportedError: no NVIDIA driver was found")
     assert "install NVIDIA's driver" in found
 
 
 @needs_extra
-def test_without_a_device(folder):
-    found = error_of("CudaResource()", environment(folder, devices=0))
+@NEED_A_DEVICE
+def test_without_a_device(folder, expression):
+    found = error_of(expression, environment(folder, devices=0))
     assert found.startswith("UnsupportedError: the NVIDIA driver finds no device")
     assert "nvidia-smi" in found
 
 
 @needs_extra
-def test_with_an_old_driver(folder):
-    found = error_of("CudaResource()", environment(folder, version=12040))
+@NEED_A_DEVICE
+def test_with_an_old_driver(folder, expression):
+    found = error_of(expression, environment(folder, version=12040))
     assert found.startswith("UnsupportedError: the NVIDIA driver is too old")
     assert "got: CUDA 12.4; update the driver, or install cuda-bindings of version 12" in found
 
@@ -86,8 +93,9 @@ def test_without_memory_pools(folder):
 
 @needs_extra
 @pytest.mark.parametrize("index", ["1", "-1", "'0'", "0.0"])
-def test_device_of_another_number(folder, index):
-    found = error_of(f"CudaResource({index})", environment(folder))
+@pytest.mark.parametrize("expression", ["CudaResource({})", "Engine('gpu', index={})"])
+def test_device_of_another_number(folder, expression, index):
+    found = error_of(expression.format(index), environment(folder))
     assert found == f"InvalidArgumentError: index of a GPU; accepted: 0 to 0; got: {index}"
 
 

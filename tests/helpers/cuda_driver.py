@@ -14,6 +14,10 @@ import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 CUDA_TESTS = Path(__file__).parents[1] / "cuda"
 FOLDER_VARIABLE = "GRAPHPOOL_TEST_DRIVER"
@@ -77,22 +81,34 @@ def build_driver(folder: Path) -> None:
 
 
 _CXX_FLAGS = [
-    "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off",
-    "-fno-threadsafe-statics", "-fno-exceptions", "-Wno-unknown-pragmas",
+    "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off",
+    "-fno-threadsafe-statics", "-fno-exceptions", "-Wno-unknown-pragmas", "-Wno-unused-parameter",
 ]  # fmt: skip
 
 
-def compile_twins(source: str, names: list[str], folder: Path) -> Path:
+def compile_twins(source: str, names: Sequence[str], folder: Path, library: str = "twins") -> Path:
     """The library of host forms of the kernels `names` of a CUDA C++ source; every access in them is seen."""
+    return compile_all_twins([(source, names)], folder, library)
+
+
+def compile_all_twins(sources: Iterable[tuple[str, Sequence[str]]], folder: Path, library: str) -> Path:
+    """The same of several sources, each with its kernels, whose names differ; macros of one are unknown to others."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
     flags = [*_CXX_FLAGS, "-I", CUDA_TESTS / "host"]
-    listed = ", ".join(f"TWIN({name})" for name in names)
-    (folder / "kernels.cu").write_text(source)
-    (folder / "twins.cpp").write_text(f'#include "cuda_host.hpp"\n#include "kernels.cu"\nTWINS({listed})\n')
-    _run(compiler, *flags, "-fsanitize=thread", "-c", folder / "twins.cpp", "-o", folder / "twins.o")
-    _run(compiler, *flags, "-c", CUDA_TESTS / "host" / "accesses.cpp", "-o", folder / "accesses.o")
-    _run(compiler, "-shared", folder / "twins.o", folder / "accesses.o", "-o", folder / "twins.so")
-    return folder / "twins.so"
+    parts, listed = [], []
+    for number, (source, names) in enumerate(sources):
+        macros = sorted(set(re.findall(r"^#define (\w+)", source, re.MULTILINE)))
+        undone = "".join(f"#undef {name}\n" for name in macros)
+        parts.append(f"namespace source_{number} {{\n{source}\n}}\n{undone}")
+        listed += [f"TWIN(source_{number}::{name}, {name})" for name in names]
+    text, target = folder / f"{library}.cpp", folder / f"{library}.so"
+    text.write_text('#include "cuda_host.hpp"\n' + "".join(parts) + f"TWINS({', '.join(listed)})\n")
+    accesses = folder / "accesses.o"
+    if not accesses.exists():
+        _run(compiler, *flags, "-O2", "-c", CUDA_TESTS / "host" / "accesses.cpp", "-o", accesses)
+    _run(compiler, *flags, "-fsanitize=thread", "-c", text, "-o", text.with_suffix(".o"))
+    _run(compiler, "-shared", text.with_suffix(".o"), accesses, "-o", target)
+    return target
 
 
 def environment(folder: Path, **settings: object) -> dict[str, str]:
@@ -100,6 +116,7 @@ def environment(folder: Path, **settings: object) -> dict[str, str]:
     return os.environ | {
         "LD_LIBRARY_PATH": str(folder),
         FOLDER_VARIABLE: str(folder),
+        "GRAPHPOOL_CUBIN_FOLDER": str(folder / "cubins"),
         **{f"TEST_DRIVER_{name.upper()}": str(value) for name, value in settings.items()},
     }
 

@@ -13,7 +13,7 @@ from tests.cases.graphs import GraphBuilder
 from tests.cases.inputs import random_array
 from tests.helpers.partitions import run_partitions, run_reference
 
-__all__ = ["FLOATS", "HUGE", "NOT_FINITE", "SMALL", "check_special", "special_array"]
+__all__ = ["FLOATS", "HUGE", "NOT_FINITE", "SMALL", "assert_alike", "check_special", "special_array"]
 
 FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16, DataType.F64})
 NOT_FINITE = ("nan", "inf", "-inf")
@@ -78,7 +78,7 @@ def check_special(
         for partition in partitions:
             for position, port in enumerate(partition.output_ports):
                 scale = max(_largest(expected[port.id]), greatest if position else 0.0)
-                _check(actual[port.id], expected[port.id], port.dtype, ulps, wide * scale, floor)
+                assert_alike(actual[port.id], expected[port.id], port.dtype, ulps, wide * scale, floor)
 
 
 def _largest(array: np.ndarray) -> float:
@@ -87,7 +87,10 @@ def _largest(array: np.ndarray) -> float:
     return float(np.abs(wide[np.isfinite(wide)]).max(initial=0))
 
 
-def _check(actual: np.ndarray, expected: np.ndarray, dtype: DataType, ulps: float, wide: float, floor: float) -> None:
+def assert_alike(
+    actual: np.ndarray, expected: np.ndarray, dtype: DataType, ulps: float, wide: float, floor: float
+) -> None:
+    """NaN and infinities in equal places, finite numbers close: `wide` is a magnitude; else as `check_special`."""
     assert actual.shape == expected.shape
     assert actual.dtype == expected.dtype
     if dtype.value[0] in "su" or dtype is DataType.BOOLEAN:

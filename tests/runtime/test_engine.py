@@ -16,7 +16,6 @@ from tests.helpers.caches import switching_every
     ("keywords", "error", "message"),
     [
         ({"kind": "npu"}, gp.InvalidArgumentError, "engine kind; accepted: cpu, gpu; got: 'npu'"),
-        ({"kind": "gpu"}, gp.UnsupportedError, "no backend yet; accepted: cpu"),
         ({"index": 1}, gp.InvalidArgumentError, "engine index"),
         ({"threads": 0}, gp.InvalidArgumentError, "threads; accepted: an int of at least 1"),
         ({"threads": True}, gp.InvalidArgumentError, "threads"),

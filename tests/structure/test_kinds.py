@@ -43,12 +43,12 @@ def test_a_gradient_is_that_of_a_kind(kind: str) -> None:
     assert stem in {name.replace("Forward", "") for name in SCHEMAS}
 
 
-def test_the_cpu_backend_reads_every_module_that_registers_kinds() -> None:
+def test_backends_read_every_module_that_registers_kinds() -> None:
     """Kinds of a module that nobody imports would go to the reference backend, without a word."""
     registering = {
         module_name(path) for path in sources(".py") if re.search(r"^@(rule|instruction)\(", path.read_text(), re.M)
     }
-    code = "import sys, graphpool.backends.cpu; print(*sys.modules)"
+    code = "import sys, graphpool.backends.cpu, graphpool.backends.cuda; print(*sys.modules)"
     read = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert registering
     assert sorted(registering - set(read)) == []

@@ -91,6 +91,7 @@ KERNEL_FLOORS = {
     "gemm": {"core", "eltwise"},
     "image": {"core", "eltwise", "gemm"},
     "conv": {"core", "eltwise", "move", "gemm", "image"},
+    "cuda": {"core", "eltwise"},
 }
 """For each folder of kernels, the folders that it may import and include."""
 

@@ -36,6 +36,7 @@ __all__ = [
     "TERNARY_OPS",
     "UNARY_OPS",
     "EltwiseBuilder",
+    "Program",
     "Value",
 ]
 
@@ -87,6 +88,8 @@ OPS: dict[str, frozenset[str]] = {
 """Type of the registers -> operations of a program."""
 
 _HEADER, _VIEW, _INSTR = map(record, ("gp_eltwise", "gp_view", "gp_instr"))
+_NOTHING_STORED = explain("elementwise program", accepted="at least one store", got="none")
+_NAMES = {code: name for name, code in _CODES.items()}
 _LOAD, _STORE, _ACC, _CONST = (_CODES[name] for name in ("load", "store", "acc", "const"))
 
 
@@ -114,6 +117,20 @@ class _View(NamedTuple):
     dtype: str
     offset: int
     axes: tuple[tuple[int, ...], ...]
+
+
+class Program(NamedTuple):
+    """What an `EltwiseBuilder` has collected, for engines that do not read the blocks that it builds.
+
+    `views` are (argument, data type, offset, axes) with axes as `collapse` gives them; `steps` are (name of the
+    operation, numbers of the steps whose results it takes, view, alpha, beta), those that stores need alone: the key of
+    a step is its number.
+    """
+
+    shape: tuple[int, ...]
+    register: str
+    views: tuple[_View, ...]
+    steps: dict[int, tuple[str, tuple[int, ...], int, float, float]]
 
 
 class EltwiseBuilder:
@@ -204,6 +221,18 @@ class EltwiseBuilder:
         header, tail = self._assemble()
         return join_blocks([_HEADER.pack(header), tail])
 
+    def program(self) -> Program:
+        """What was collected; InvalidArgumentError: it stores nothing."""
+        last = _last_uses(self._steps)
+        if not last:
+            raise InvalidArgumentError(_NOTHING_STORED)
+        kept = {
+            number: (_NAMES[step.op], *step[1:])
+            for number, step in enumerate(self._steps)
+            if step.op == _STORE or number in last
+        }
+        return Program(self.shape, self.register, tuple([view for _, view in self._views.values()]), kept)
+
     def _view(self, arg: int, dtype: str, strides: Sequence[int] | None, offset: int) -> int:
         """Number of the view with these facts, made if it is new."""
         if dtype not in DTYPES[self.register]:
@@ -287,7 +316,7 @@ def _allocate(steps: Sequence[_Step]) -> tuple[list[tuple[Any, ...]], int]:
     """Instructions with registers, and how many these are: a linear scan frees them at the last use of their values."""
     last = _last_uses(steps)
     if not last:
-        raise InvalidArgumentError(explain("elementwise program", accepted="at least one store", got="none"))
+        raise InvalidArgumentError(_NOTHING_STORED)
     free, most = list(range(N_REGISTERS - 1, -1, -1)), 0
     register: dict[int, int] = {}
     instrs: list[tuple[Any, ...]] = []

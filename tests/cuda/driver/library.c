@@ -27,9 +27,14 @@ struct Library {
 static const Twin *twins[4096];
 static int ntwins;
 
+/* What the running kernel does wrong by itself. */
+static void report_kernel(const char *kind, const char *text) {
+    report(kind, "%s: %s", describe_work(work_of(running_operation())), text);
+}
+
 int test_driver_load_twins(const char *path) {
     LOCKED;
-    static const TwinHost host = {.access = access_memory};
+    static const TwinHost host = {.access = access_memory, .report = report_kernel};
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     TwinTable table = library ? (TwinTable)dlsym(library, "test_driver_twins") : NULL;
     if (!table) {

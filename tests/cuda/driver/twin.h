@@ -20,9 +20,10 @@ typedef struct {
     void (*run)(const TwinLaunch *launch, char *const *params);
 } Twin;
 
-/* What the driver offers: told of every access to memory before it happens. */
+/* What the driver offers: told of every access to memory before it happens, and of what a kernel does wrong. */
 typedef struct {
     void (*access)(const void *address, size_t nbytes, int is_write);
+    void (*report)(const char *kind, const char *text);
 } TwinHost;
 
 /* The one function that a library of twins exports, as `test_driver_twins`. */

@@ -1,8 +1,10 @@
-// CUDA C++ for the host: include this, then the source of kernels, then list them with TWINS(TWIN(name), ...).
+// CUDA C++ for the host: include this, then the source of kernels, then list them with TWINS(TWIN(name, name), ...).
 //
-// Blocks run one after another in a random order, and so do the threads of a block; kernels whose threads wait for
-// each other do not compile here. The source is compiled with -fsanitize=thread, whose calls at every access
-// accesses.cpp answers; nothing of the sanitizer itself is linked.
+// Blocks run one after another in a random order. The threads of a block are fibers: one runs until it waits for others
+// or ends, then another one of those that can go on, at random. The source is compiled with -fsanitize=thread, whose
+// calls at every access accesses.cpp answers; nothing of the sanitizer itself is linked. Shared memory is one section of
+// the library: it is filled with NaN for each block, and between two barriers no two threads may touch a byte of it that
+// one of them writes.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -17,6 +19,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __restrict__ __restrict
+#define __shared__ static __attribute__((section("gp_shared")))
 #define __launch_bounds__(...)
 
 struct dim3 {
@@ -32,7 +35,22 @@ static inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
 static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 
+// What inline assembly is on a device.
+static inline float gp_from_f16(unsigned short bits) { _Float16 x; std::memcpy(&x, &bits, 2); return x; }
+static inline unsigned short gp_to_f16(float x) {
+    const _Float16 rounded = x;
+    unsigned short bits;
+    std::memcpy(&bits, &rounded, 2);
+    return bits;
+}
+
+void __syncthreads();
+
 namespace on_host {
+
+// What lane `from` of the warp hands over at the same call; all 32 lanes have to be there.
+uint64_t shuffle(unsigned mask, uint64_t bits, unsigned from);
+unsigned lane();
 
 void run_grid(const TwinLaunch *launch, void (*thread)(char *const *), char *const *params);
 void remember(const TwinHost *host);
@@ -56,7 +74,22 @@ struct Kernel<kernel> {
 
 }  // namespace on_host
 
-#define TWIN(name) on_host::Kernel<&name>::twin(#name)
+template <class T>
+static inline T __shfl_sync(unsigned mask, T value, int from) {
+    static_assert(sizeof(T) <= sizeof(uint64_t));
+    uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof value);
+    bits = on_host::shuffle(mask, bits, static_cast<unsigned>(from) % 32);
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+template <class T>
+static inline T __shfl_xor_sync(unsigned mask, T value, int change) {
+    return __shfl_sync(mask, value, static_cast<int>(on_host::lane()) ^ change);
+}
+
+#define TWIN(function, name) on_host::Kernel<&function>::twin(#name)
 #define TWINS(...)                                                                                                    \
     extern "C" __attribute__((visibility("default"))) const Twin *test_driver_twins(const TwinHost *host, int *count) { \
         static const Twin twins[] = {__VA_ARGS__};                                                                    \

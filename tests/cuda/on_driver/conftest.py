@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import graphpool as gp
 from tests.helpers.cuda_device import Kit
 from tests.helpers.cuda_driver import FOLDER_VARIABLE, TestDriver
+from tests.helpers.cuda_engine import Twins
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +36,19 @@ def kit(driver):
     kit = Kit()
     yield kit
     kit.close()
+
+
+@pytest.fixture(scope="session")
+def twins(test_driver):
+    """The host forms of graphpool's kernels, which engines find from now on."""
+    with Twins(test_driver).in_use() as found:
+        yield found
+
+
+@pytest.fixture
+def gpu(driver, twins):
+    """An engine, of which nothing is left when the test has ended."""
+    with gp.Engine("gpu") as engine:
+        yield engine
+        gc.collect()
+        assert (engine.stats().current_nbytes, engine.budget.in_use) == (0, 0)

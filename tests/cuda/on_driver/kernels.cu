@@ -23,3 +23,35 @@ extern "C" __global__ void many_registers(float *out, const float *in) {
 #pragma unroll
     for (int i = 0; i < 96; i++) out[i] = values[i] * sum;
 }
+
+// Each block of 64 the other way round.
+extern "C" __global__ void reverse_block(float *out, const float *in, int waits) {
+    __shared__ float room[64];
+    room[threadIdx.x] = in[blockIdx.x * 64 + threadIdx.x];
+    __syncthreads();
+    const float other = room[63 - threadIdx.x];
+    if (waits) __syncthreads();
+    room[threadIdx.x] = other;
+    __syncthreads();
+    out[blockIdx.x * 64 + threadIdx.x] = room[threadIdx.x];
+}
+
+// The first half of a block reads what all threads have written, or only half of them.
+extern "C" __global__ void read_half(float *out, const float *in, int readers) {
+    __shared__ float room[64];
+    if ((int)threadIdx.x < readers) room[threadIdx.x] = in[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x < 32) out[threadIdx.x] = room[threadIdx.x] + room[threadIdx.x + 32];
+}
+
+extern "C" __global__ void wait_in_part(float *out, const float *in, unsigned waiting) {
+    out[threadIdx.x] = in[threadIdx.x];
+    if (threadIdx.x < waiting) __syncthreads();
+}
+
+// Threads of a warp: the sum of all to each.
+extern "C" __global__ void sum_warps(float *out, const float *in) {
+    float x = in[threadIdx.x];
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    out[threadIdx.x] = x;
+}

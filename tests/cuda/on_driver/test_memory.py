@@ -6,11 +6,11 @@ import warnings
 import numpy as np
 import pytest
 from cuda.bindings import driver as cuda
-from cuda.core import Stream
+from cuda.core import Device, Stream
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError
 from graphpool.memory import ArenaPool, Budget, LimitingResource, StatisticsResource
-from graphpool.memory.cuda import CudaResource, HostStaging, PinnedResource, StreamLease, open_device
+from graphpool.memory.cuda import CudaResource, HostStaging, PinnedResource, StreamLease, as_cuda_core, open_device
 from tests.helpers import cuda_device
 from tests.helpers.cuda_device import check
 from tests.helpers.memory import run_in_child, run_threads
@@ -369,3 +369,28 @@ def test_closed_staging_refuses(driver, streams):
 def test_staging_that_is_dropped_warns(driver):
     with pytest.warns(ResourceWarning, match="was not closed"):
         HostStaging(PinnedResource(), chunk=64)
+
+
+# ---- as a resource of cuda.core
+
+
+def test_buffers_of_cuda_core_count_in_our_budget(driver, resource):
+    device = Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    budget = Budget(3 * MIB)
+    ours = as_cuda_core(LimitingResource(resource, budget))
+    assert (ours.is_device_accessible, ours.is_host_accessible, ours.device_id) == (True, False, 0)
+    buffer = ours.allocate(2 * MIB, stream=stream)
+    assert (buffer.size, buffer.is_device_accessible, budget.in_use) == (2 * MIB, True, 2 * MIB)
+    buffer.fill(1, stream=stream)
+    with pytest.raises(OutOfMemoryError, match="cannot supply"):
+        ours.allocate(2 * MIB, stream=stream)
+    buffer.close()
+    assert budget.in_use == 0
+    other = ours.allocate(3 * MIB, stream=stream)
+    other.fill(2, stream=stream)
+    del other
+    assert (budget.in_use, resource.count) == (0, 0)
+    stream.sync()
+    stream.close()

@@ -498,6 +498,37 @@ def call_that_is_not_there(kit, is_wrong):
     assert (error == cuda.CUresult.CUDA_ERROR_NOT_SUPPORTED) == is_wrong
 
 
+# ---- threads of a block
+
+
+def in_blocks(kit, name, threads, *numbers, blocks=1):
+    x, y = kit.ready(2)
+    launch(kit.a, LaunchConfig(grid=blocks, block=threads), kit.code.get_kernel(name), y, x, *numbers)
+    return kit.read(y)
+
+
+@finds("use without order")
+def shared_memory_written_while_others_read(kit, is_wrong):
+    in_blocks(kit, "reverse_block", 64, np.int32(not is_wrong), blocks=4)
+
+
+@finds("uninitialised read")
+def shared_memory_that_nobody_wrote(kit, is_wrong):
+    found = in_blocks(kit, "read_half", 64, np.int32(48 if is_wrong else 64))
+    assert np.isnan(found[16:32]).all() == is_wrong
+
+
+@finds("barrier")
+def barrier_for_a_part_of_the_threads(kit, is_wrong):
+    in_blocks(kit, "wait_in_part", 64, np.uint32(32 if is_wrong else 64))
+
+
+@finds("barrier")
+def shuffle_in_a_part_of_a_warp(kit, is_wrong):
+    found = in_blocks(kit, "sum_warps", 48 if is_wrong else 64)
+    assert (found[:32] == 32).all()
+
+
 CASES = [pytest.param(kind, run, id=name) for kind, found in MISTAKES.items() for name, run in found.items()]
 
 

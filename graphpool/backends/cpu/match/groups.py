@@ -123,13 +123,16 @@ def make_groups(
     shapes: Mapping[int, tuple[int, ...]],
     outputs: set[int],
     constants: frozenset[int] = frozenset(),
+    *,
+    post_ops_alone: bool = False,
 ) -> list[Group]:
     """Groups of a partition's ops, in an order in which they can be computed.
 
     Post-ops keep the shape of their anchor. Tensors among `outputs` leave the partition: they are stored, so no region
-    runs past them. `constants` are ids of constant inputs.
+    runs past them. `constants` are ids of constant inputs. With `post_ops_alone` kernels take what is behind an anchor,
+    but neither dequantised operands nor whole attentions.
     """
-    return _Grouper([op for op in ops if op.kind != "End"], shapes, outputs, constants).groups()
+    return _Grouper([op for op in ops if op.kind != "End"], shapes, outputs, constants).groups(post_ops_alone)
 
 
 class _Grouper:
@@ -153,11 +156,12 @@ class _Grouper:
         self.attentions: dict[int, Attention] = {}
         self.gradients: dict[int, AttentionGradient] = {}
 
-    def groups(self) -> list[Group]:
+    def groups(self, post_ops_alone: bool) -> list[Group]:
         """All groups, in an order in which they can be computed."""
-        self._absorb_dequantized()
-        self._absorb_compressed()
-        self._merge_attentions()
+        if not post_ops_alone:
+            self._absorb_dequantized()
+            self._absorb_compressed()
+            self._merge_attentions()
         # int8 products first: they keep more in 8 bits than regions do
         for number in (*self.dequantized, *range(len(self.view.ops))):
             op = self.view.ops[number]

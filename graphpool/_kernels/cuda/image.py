@@ -1,0 +1,114 @@
+"""Pooling and convolution of images, which have (n, channel, spatial...) axes, up to three of them spatial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from graphpool.errors import UnsupportedError, explain
+
+from .products import TILE, TILE_THREADS
+from .program import add_program
+from .source import KernelSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..eltwise.eltwise import Program
+    from .source import CudaCall
+
+__all__ = ["Windows", "convolution", "pooling"]
+
+_AXES = "dhw"
+_POOL_THREADS = 256
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows over an image, one number for each spatial axis; those of `src` are strides of (n, channel, spatial...).
+
+    `dst_strides` are those of the result's index in its program's space, which is its shape, row-major. Unit: elements.
+    """
+
+    src: Sequence[int]
+    dst: Sequence[int]
+    kernel: Sequence[int]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    pads_begin: Sequence[int]
+    src_strides: Sequence[int]
+    dst_strides: Sequence[int]
+
+    def add_to(self, source: KernelSource) -> None:
+        """Add all of it to the parameters."""
+        if len(self.src) > len(_AXES):
+            accepted = f"up to {len(_AXES)} spatial axes"
+            raise UnsupportedError(explain("image on a GPU", accepted=accepted, got=len(self.src)))
+        for name, given, otherwise in (
+            ("src", self.src, 1), ("dst", self.dst, 1), ("kernel", self.kernel, 1), ("step", self.strides, 1),
+            ("gap", self.dilations, 1), ("pad", self.pads_begin, 0), ("along", self.src_strides[2:], 0),
+        ):  # fmt: skip
+            source.numbers(**spread(name, given, otherwise))
+
+
+def spread(name: str, given: Sequence[int], otherwise: int) -> dict[str, int]:
+    """Numbers by spatial axis, innermost last; axes that the image lacks are in front."""
+    values = [*[otherwise] * (len(_AXES) - len(given)), *given]
+    return {f"{name}_{axis}": value for axis, value in zip(_AXES, values, strict=True)}
+
+
+def pooling(
+    mode: str,
+    batch: int,
+    channels: int,
+    windows: Windows,
+    dtype: str,
+    program: Program,
+    *,
+    pads_end: Sequence[int],
+    exclude_pad: bool = True,
+) -> CudaCall:
+    """Maximum or mean of each window. Arguments: src, those of the program. Else as `_kernels.image.pool.pooling`."""
+    source = KernelSource("pool")
+    planes = (batch, channels)
+    size = batch * channels * prod(windows.dst)
+    source.numbers(size=size, counts_padding=not exclude_pad, **spread("end", pads_end, 0))
+    windows.add_to(source)
+    source.load("src", dtype)
+    source.view("plane_src", planes, windows.src_strides[:2])
+    source.view("dst", (*planes, *windows.dst), windows.dst_strides)
+    source.define(GP_IS_MAX=str(int(mode == "max")))
+    return source.build(1 + add_program(source, program), -(-size // _POOL_THREADS), _POOL_THREADS)
+
+
+def convolution(
+    batch: int,
+    groups: int,
+    channels: tuple[int, int],
+    windows: Windows,
+    dtypes: tuple[str, str],
+    weight_strides: Sequence[int],
+    program: Program,
+) -> CudaCall:
+    """A convolution. Arguments: src, weights, those of the program.
+
+    `channels` are those of src and of the result; `weight_strides` those of (group, outer, inner, spatial...): channels
+    of the result in a group, channels of src in a group. Sums are f32. A block a tile of channels and pixels.
+    """
+    source = KernelSource("conv")
+    inner, outer = channels[0] // groups, channels[1] // groups
+    pixels = prod(windows.dst)
+    source.numbers(
+        batch=batch, groups=groups, inner=inner, outer=outer,
+        along_n=windows.src_strides[0], along_c=windows.src_strides[1],
+        dst_n=windows.dst_strides[0], dst_c=windows.dst_strides[1], dst_pixel=windows.dst_strides[-1],
+        weight_group=weight_strides[0], weight_outer=weight_strides[1], weight_inner=weight_strides[2],
+        **spread("weight", weight_strides[3:], 0),
+    )  # fmt: skip
+    windows.add_to(source)
+    source.load("src", dtypes[0])
+    source.load("weights", dtypes[1])
+    nargs = 2 + add_program(source, program)
+    blocks = batch * groups * -(-outer // TILE) * -(-pixels // TILE)
+    return source.build(nargs, blocks, TILE_THREADS)

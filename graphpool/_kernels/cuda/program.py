@@ -1,0 +1,85 @@
+"""Elementwise programs as C++: the function ``gp_program``, which computes one index of the space and stores it.
+
+The description is the one that CPU kernels interpret (`graphpool._kernels.eltwise.eltwise`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphpool.errors import UnsupportedError, explain
+
+from ..core.call import DTYPE_CODES
+from .source import checked_dtype
+
+if TYPE_CHECKING:
+    from ..eltwise.eltwise import Program
+    from .source import KernelSource
+
+__all__ = ["OPERATIONS", "add_program"]
+
+WITH_NUMBERS = frozenset({"elu", "leaky_relu", "hard_sigmoid", "softplus", "pow_scalar", "is_inf", "clamp"})
+"""Operations that take alpha and beta."""
+
+OPERATIONS = WITH_NUMBERS | frozenset({
+    "abs", "exp", "log", "reciprocal", "relu", "round", "sigmoid", "sqrt", "square", "tanh", "erf", "neg", "floor",
+    "ceil", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "trunc",
+    "sign", "not", "is_nan", "gelu_erf", "gelu_tanh", "mish", "hard_swish", "narrow", "add", "sub", "mul", "div", "max",
+    "min", "squared_difference", "pow", "prelu", "ge", "gt", "le", "lt", "eq", "ne", "and", "or", "xor", "mod", "fmod",
+    "select", "fma",
+})  # fmt: skip
+"""Operations that are there."""
+
+_DTYPE_OF = {code: name for name, code in DTYPE_CODES.items()}
+
+
+def add_program(source: KernelSource, program: Program) -> int:
+    """Add ``gp_program(p, i, acc, GP_PASSED)`` and the names of its arguments, ``GP_ARGS``; how many these are.
+
+    Raises UnsupportedError for registers other than f32, and types and operations that kernels do not have.
+    """
+    if program.register != "f32":
+        raise UnsupportedError(explain("registers of a GPU program", accepted="f32", got=program.register))
+    count = 1 + max(view.arg for view in program.views)
+    lines = [_line(source, program, number) for number in program.steps]
+    args = ", ".join(f"char *a{k}" for k in range(count))
+    head = f"static __device__ __forceinline__ void gp_program(const Params &p, long long i, float acc, {args}) {{"
+    source.function("\n".join([head, "    (void)acc;", *lines, "}"]))
+    source.define(GP_ARGS=args, GP_PASSED=", ".join(f"a{k}" for k in range(count)))
+    return count
+
+
+def _line(source: KernelSource, program: Program, number: int) -> str:
+    """The statement of one step."""
+    name, operands, view, alpha, beta = program.steps[number]
+    values = ", ".join(f"x{operand}" for operand in operands)
+    if name == "store":
+        return f"    gp_store_{_place(source, program, view)}, {values});"
+    if name == "load":
+        return f"    const float x{number} = gp_load_{_place(source, program, view)});"
+    return f"    const float x{number} = {_expression(source, number, name, values, alpha, beta)};"
+
+
+def _place(source: KernelSource, program: Program, number: int) -> str:
+    """Type, argument and offset of a view, as they stand in a call that goes on."""
+    view = program.views[number]
+    source.numbers(**{f"view{number}": view.offset})
+    return f"{checked_dtype(view.dtype)}(a{view.arg}, p.view{number} + {source.offset(f'view{number}', view.axes)}"
+
+
+def _expression(source: KernelSource, number: int, name: str, values: str, alpha: float, beta: float) -> str:
+    if name == "acc":
+        return "acc"
+    if name == "const":
+        source.reals(**{f"number{number}": alpha})
+        return f"p.number{number}"
+    if name not in OPERATIONS:
+        raise UnsupportedError(
+            explain(f"elementwise operation {name} on a GPU", accepted=", ".join(OPERATIONS)), op=name
+        )
+    if name == "narrow":
+        return f"gp_narrow_{checked_dtype(_DTYPE_OF[int(alpha)])}({values})"
+    if name not in WITH_NUMBERS:
+        return f"gp_{name}({values})"
+    source.reals(**{f"alpha{number}": alpha, f"beta{number}": beta})
+    return f"gp_{name}({values}, p.alpha{number}, p.beta{number})"

@@ -1,0 +1,148 @@
+"""The CUDA backend: compile = settle ports, lower, plan temporaries, link."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ...errors import UnsupportedError, explain
+from ...graph.completion import complete_shapes
+from ...graph.spelling import possible_spellings, respell
+from ...graph.view import GraphView
+from ...runtime._program import ARENA
+from ...runtime.scheduling import parse_options
+from ...typing import LayoutType
+from ..cpu.match.groups import make_groups
+from ..cpu.match.swaps import RESHAPES_BEHIND, swap
+from ..cpu.match.undone import drop_undone
+from ..cpu.patterns import PATTERNS, SPELLINGS
+from ..cpu.place.placement import find_inplace_ports, find_temporaries
+from .lowering import CudaLowering
+from .rules import lower_group
+from .support import supports
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from ...graph.logical_tensor import LogicalTensor
+    from ...graph.op import Op
+    from ...graph.partition import Partition
+    from ...graph.pattern import Pattern
+    from ...graph.spelling import Spelling
+    from ...runtime.cuda.gpu_partition import GpuPartition
+    from ..cpu.lower.steps import Step
+    from ..cpu.lower.values import Buffer
+
+__all__ = ["CudaBackend"]
+
+
+class CudaBackend:
+    """Runs ops in f32 and bf16 on kernels that NVRTC compiles when they are first needed.
+
+    Notes
+    -----
+    Threads: immutable, safe. Nothing of CUDA is imported before a partition is compiled.
+    """
+
+    name = "cuda"
+    engine_kind = "gpu"
+    priority = 100
+    merges = True
+    patterns: Sequence[Pattern | Spelling] = PATTERNS
+
+    def supports(self, op: Op) -> bool:
+        """Whether the backend runs this op."""
+        return supports(op)
+
+    def opaque_nbytes(self, tensor: LogicalTensor) -> int | None:
+        """None: the backend reads and writes plain layouts only."""
+        return None
+
+    def compile(
+        self,
+        partition: Partition,
+        inputs: Sequence[LogicalTensor],
+        outputs: Sequence[LogicalTensor],
+        engine: Any,
+        *,
+        scratch: str = "primitive",
+        weights: str = "cached",
+        schedule: str = "sequential",
+        streams: int = 1,
+    ) -> GpuPartition:
+        """A partition that gives launches to streams; see `Partition.compile`.
+
+        Temporaries lie in memory of the stream whatever `scratch` says, constants are read as they lie, and launches
+        follow one another.
+        """
+        from ...runtime.cuda.gpu_partition import GpuPartition
+        from ...runtime.cuda.launches import LaunchList
+
+        parse_options(schedule, streams)
+        sources, targets = settle_ports(partition, inputs, outputs)
+        lowering = lower(partition.ops, sources, targets)
+        temporaries = find_temporaries(lowering.steps, None, engine.planner)
+        places, arena_nbytes = temporaries.plan()
+        device = engine.device
+        launches = _link(lowering.steps, temporaries.offsets(places), device.function)
+        return GpuPartition(
+            partition,
+            sources,
+            targets,
+            engine,
+            [step.name for step in lowering.steps],
+            LaunchList(device.cuda, launches, arena_nbytes),
+            bytes(lowering.literals),
+            find_inplace_ports(lowering.steps, sources, targets),
+        )
+
+
+def settle_ports(
+    partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]
+) -> tuple[list[LogicalTensor], list[LogicalTensor]]:
+    """The ports with shapes completed and strided layouts; UnsupportedError for opaque ones."""
+    settled = [list(inputs), partition.complete(inputs, outputs)]
+    for tensor in (*settled[0], *settled[1]):
+        if tensor.layout is LayoutType.OPAQUE:
+            what, hint = f"tensor {tensor.id}: layout on a GPU", "put a Reorder op in front"
+            raise UnsupportedError(explain(what, accepted="strided", got="opaque", hint=hint), tensor_id=tensor.id)
+    sources, targets = (
+        [t.replace(layout="strided") if t.layout is LayoutType.ANY else t for t in side] for side in settled
+    )
+    return sources, targets
+
+
+def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]) -> CudaLowering:
+    """The steps of a partition."""
+    results = {tensor.id for tensor in outputs}
+    given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
+    shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
+    for rewrite in (_replace_spelt, drop_undone, partial(swap, RESHAPES_BEHIND)):
+        ops = rewrite(ops, shapes, results)
+    dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
+    lowering = CudaLowering(inputs, outputs, shapes, dtypes)
+    for group in make_groups(ops, shapes, results, post_ops_alone=True):
+        lowering.op_id = group.first.id
+        lower_group(lowering, group)
+    return lowering
+
+
+def _replace_spelt(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
+    """The ops with one in place of each function that they spell out and that kernels compute."""
+    spellings = possible_spellings(SPELLINGS, ops)
+    return [new.op for new in respell(GraphView(ops), spellings, shapes, supports, outputs)] if spellings else list(ops)
+
+
+def _link(steps: Sequence[Step], offsets: Mapping[Buffer, int], function: Any) -> list[Any]:
+    """Launches, whose kernels `function` makes ready, with (base, offset in bytes) for each address."""
+    from ...runtime.cuda.launches import Launch
+
+    launches = []
+    for step in steps:
+        args = []
+        for value in step.args:
+            buffer = value.buffer.whole
+            start = offsets[buffer] if buffer.base == ARENA else buffer.offset
+            args.append((buffer.base, start + value.dtype.nbytes(value.offset)))
+        launches.append(Launch(step.call, function(step.call.kernel), tuple(args)))  # type: ignore[arg-type]
+    return launches

@@ -1,0 +1,115 @@
+"""Lowering to launches: the CPU's, with copies and elementwise programs as kernels of a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._kernels.cuda.products import eltwise
+from ...graph.shapes import channel_axis
+from ..cpu.lower.instructions import apply
+from ..cpu.lower.lowering import Lowering
+from ..cpu.lower.region import Region, region_name
+from ..cpu.support import FLOATS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..._kernels.cuda.source import CudaCall
+    from ..._kernels.eltwise.eltwise import Program
+    from ...graph.op import Op
+    from ..cpu.lower.values import Value
+    from ..cpu.match.groups import AnchorGroup
+
+__all__ = ["CudaLowering", "Tail", "lower_elementwise"]
+
+
+class CudaLowering(Lowering):
+    """A lowering whose kernel calls are launches; types are those that kernels read and write."""
+
+    def launch(
+        self, call: CudaCall, args: Sequence[Value], name: str | None = None, *, is_elementwise: bool = False
+    ) -> None:
+        """Append a launch on these values; steps read what it has in common with calls of the CPU's kernels."""
+        self.emit(call, args, name, is_elementwise=is_elementwise)  # type: ignore[arg-type]
+
+    def move(self, source: Value, place: Value) -> None:
+        """Copy or convert one value into another of the same shape."""
+        order = place.order
+        region = Region(self, place.shape, order=order)
+        region.write(place, region.load(source))
+        self.launch(eltwise(region.builder.program()), [place, *region.operands], is_elementwise=True)
+
+
+class Tail:
+    """What a kernel does with the accumulators of an anchor: a bias, the ops behind it, and where the result goes.
+
+    Parameters
+    ----------
+    lowering : CudaLowering
+    group : AnchorGroup
+    bias : Value, optional
+    axis : int, optional
+        Of the result, along which the bias lies; None for numpy broadcasting.
+
+    Attributes
+    ----------
+    program : Program
+        Its index space is the shape of the result, row-major.
+    args : list of Value
+        The place of the result, then what the program reads.
+    """
+
+    def __init__(
+        self, lowering: CudaLowering, group: AnchorGroup, bias: Value | None = None, axis: int | None = None
+    ) -> None:
+        self._lowering, self._group = lowering, group
+        region = Region(lowering, lowering.shapes[group.result], accumulator=group.reached())
+        if bias is not None:
+            added = region.load(bias) if axis is None else region.load_along(bias, axis)
+            region.put(group.reached(), region.binary("add", region.get(group.reached()), added))
+        for op in group.ops:
+            apply_op(region, op)
+        place = region.store(group.result)
+        self.program: Program = region.builder.program()
+        self.args: list[Value] = [place, *region.operands]
+
+    def emit(self, call: CudaCall, args: Sequence[Value]) -> None:
+        """Emit the anchor's kernel, whose own arguments are `args`."""
+        name = region_name(self._group.ops) if self._group.ops else None
+        self._lowering.launch(call, [*args, *self.args], name)
+        self._lowering.finish(self._group.result, self.args[0])
+
+
+def lower_elementwise(lowering: CudaLowering, ops: Sequence[Op]) -> None:
+    """Emit elementwise ops as one kernel."""
+    result = ops[-1].outputs[0].id
+    region = Region(lowering, lowering.shapes[result], order=lowering.order_of(result))
+    for op in ops:
+        apply_op(region, op)
+    place = region.store(result)
+    args = [place, *region.operands]
+    lowering.launch(eltwise(region.builder.program()), args, region_name(ops), is_elementwise=True)
+    lowering.finish(result, place)
+
+
+def apply_op(region: Region, op: Op) -> None:
+    """Compute an elementwise op in a region."""
+    if op.kind == "BatchNormInference":
+        region.put(op.outputs[0].id, _batch_norm(region, op))
+    else:
+        apply(region, op)
+
+
+def _batch_norm(region: Region, op: Op) -> Any:
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta; the CPU computes scale and shift once a channel."""
+    axis = channel_axis(len(region.shape), op.attrs["data_format"])
+    gamma, beta, mean, variance = (region.along(tensor.id, axis) for tensor in op.inputs[1:])
+    epsilon = region.builder.const(op.attrs["epsilon"])
+    scale = region.binary("mul", gamma, region.unary("rsqrt", region.binary("add", variance, epsilon)))
+    return region.builder.ternary("fma", region.binary("sub", region.operand(op), mean), scale, beta)
+
+
+def as_float(lowering: CudaLowering, tensor_id: int) -> Value:
+    """A tensor of floats where it lies."""
+    value = lowering.value(tensor_id)
+    return value if value.dtype in FLOATS else lowering.dense(value)

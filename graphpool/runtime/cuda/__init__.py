@@ -1,0 +1,8 @@
+"""GPUs as devices of engines, through cuda.bindings; imported when an engine of kind ``gpu`` is made.
+
+gpu_device.py      GpuDevice: memory, copies and streams of one engine
+gpu_queue.py       GpuQueue: a CUDA stream with memory for temporaries, which holds what its work uses
+modules.py         kernels of cubins, loaded once for each device
+launches.py        LaunchList: a program of launches
+gpu_partition.py   GpuPartition: what executes; HostPartition: ops that the host computes, with copies
+"""

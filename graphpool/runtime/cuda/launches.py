@@ -1,0 +1,68 @@
+"""A program of launches: kernels, and for each of their arguments a base and an offset, as on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .gpu_queue import launch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphpool._kernels.cuda.source import CudaCall
+    from graphpool.memory.cuda import CudaDevice
+
+__all__ = ["Launch", "LaunchList"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, and (base, offset in bytes) for each address that it takes; base 0 is the arena, 1 the literals."""
+
+    call: CudaCall
+    function: Any
+    args: tuple[tuple[int, int], ...]
+
+
+class LaunchList:
+    """Launches that follow one another.
+
+    Parameters
+    ----------
+    device : CudaDevice
+    launches : sequence of Launch
+    arena_nbytes : int
+        Temporaries of one run. Unit: bytes.
+
+    Notes
+    -----
+    Threads: safe; a run copies nothing but addresses.
+    """
+
+    def __init__(self, device: CudaDevice, launches: Sequence[Launch], arena_nbytes: int) -> None:
+        self._device, self.launches, self.arena_nbytes = device, tuple(launches), arena_nbytes
+        self._params = [ctypes.create_string_buffer(one.call.params, len(one.call.params)) for one in self.launches]
+
+    def run(self, stream: int, bases: Sequence[int]) -> None:
+        """Give all launches to a stream.
+
+        Parameters
+        ----------
+        stream : int
+            Its handle.
+        bases : sequence of int
+            Device addresses: the arena, the literals, then the external tensors.
+        """
+        with self._device.current():
+            for one, params in zip(self.launches, self._params, strict=True):
+                count = len(one.args)
+                values = (ctypes.c_uint64 * count)(*[bases[base] + offset for base, offset in one.args])
+                start = ctypes.addressof(values)
+                places = [start + 8 * k for k in range(count)]
+                pointers = (ctypes.c_uint64 * (count + 1))(*places, ctypes.addressof(params))
+                launch(stream, one.function, one.call.ntasks, one.call.threads, ctypes.addressof(pointers))
+
+    def __len__(self) -> int:
+        return len(self.launches)

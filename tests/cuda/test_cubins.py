@@ -1,0 +1,110 @@
+"""Kernels compile for the architectures that are supported, within the limits of their launches, without a device."""
+
+import importlib.util
+
+import pytest
+
+import graphpool as gp
+from graphpool._kernels.cuda import image, nvrtc, products, rows
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from tests.helpers.cubin import facts_of
+
+has_nvrtc = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None
+pytestmark = pytest.mark.skipif(not has_nvrtc, reason="graphpool[cuda] is not installed: no cuda-bindings")
+
+ARCHITECTURES = (80, 90, 100)
+REGISTERS_OF_A_BLOCK, REGISTERS_OF_A_THREAD = 65536, 255
+SHARED_NBYTES = 48 << 10
+
+
+def epilogue(shape):
+    """A bias, a residual and a GELU behind accumulators, into bf16."""
+    builder = EltwiseBuilder(shape)
+    x = builder.binary("add", builder.acc(), builder.load(1, "f32", [0] * (len(shape) - 1) + [1]))
+    builder.store(0, "bf16", None, builder.unary("gelu_erf", builder.binary("add", x, builder.load(2, "f32"))))
+    return builder.program()
+
+
+def chain(shape):
+    """An elementwise program of its own, operands with broadcast axes."""
+    builder = EltwiseBuilder(shape)
+    x, y = builder.load(1, "f32"), builder.load(2, "bf16", [0, 5, 0])
+    x = builder.ternary("select", builder.binary("gt", x, y), builder.unary("tanh", x), builder.binary("pow", x, y))
+    builder.store(0, "f32", None, builder.unary("clamp", x, -1.0, 1.0))
+    return builder.program()
+
+
+SHAPE, STRIDES = (4, 6, 8), (48, 8, 1)
+WINDOWS = image.Windows((9, 9), (4, 4), (3, 3), (2, 2), (1, 1), (0, 0), (243, 81, 9, 1), (64, 16, 4, 1))
+CALLS = {
+    "eltwise": products.eltwise(chain(SHAPE)),
+    "matmul": products.matmul((4,), 6, 8, 5, ("f32", (30, 5, 1)), ("bf16", (0, 8, 1)), epilogue(SHAPE)),
+    "softmax": rows.softmax(SHAPE, 1, "f32", STRIDES, epilogue(SHAPE), stats=True),
+    "log softmax": rows.softmax(SHAPE, 2, "bf16", STRIDES, epilogue(SHAPE), is_log=True),
+    "layer norm": rows.layer_norm(
+        SHAPE, 1, "f32", STRIDES, [("f32", (8, 1)), ("f32", (8, 1))], epilogue(SHAPE), epsilon=1e-5, stats=True
+    ),
+    "rms norm": rows.layer_norm(SHAPE, 2, "bf16", STRIDES, [], epilogue(SHAPE), epsilon=1e-5, is_rms=True),
+    **{mode: rows.reduce(mode, SHAPE, [1], "f32", STRIDES, epilogue((4, 8))) for mode in ("sum", "max", "l2")},
+    "max pool": image.pooling("max", 4, 3, WINDOWS, "f32", epilogue((4, 3, 4, 4)), pads_end=(0, 0)),
+    "mean pool": image.pooling("avg", 4, 3, WINDOWS, "f32", epilogue((4, 3, 4, 4)), pads_end=(0, 0)),
+    "convolution": image.convolution(4, 1, (3, 4), WINDOWS, ("f32", "f32"), (0, 27, 9, 3, 1), epilogue((4, 4, 4, 4))),
+}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", CALLS)
+def test_cubin(name, architecture):
+    call = CALLS[name]
+    facts = facts_of(nvrtc.compile_cubin(call.kernel, architecture), call.kernel.entry)
+    print(f"{name:12} sm_{architecture}: {facts.registers} registers, {facts.shared_nbytes} bytes of shared memory")
+    assert 0 < facts.registers <= REGISTERS_OF_A_THREAD
+    assert facts.registers * call.threads <= REGISTERS_OF_A_BLOCK
+    assert facts.shared_nbytes <= SHARED_NBYTES
+    assert (facts.shared_nbytes > 0) == ("__shared__" in call.kernel.text)
+    assert facts.local_nbytes == 0  # nothing is spilled
+
+
+def test_structure_alone_makes_a_kernel():
+    """Other sizes, strides and numbers are other parameters of the same kernel."""
+    one = products.matmul((4,), 6, 8, 5, ("f32", (30, 5, 1)), ("bf16", (0, 8, 1)), epilogue((4, 6, 8)))
+    other = products.matmul((9,), 3, 7, 2, ("f32", (6, 2, 1)), ("bf16", (0, 7, 1)), epilogue((9, 3, 7)))
+    assert one.kernel == other.kernel == CALLS["matmul"].kernel
+    assert one.params != other.params
+
+
+def test_cubins_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(nvrtc, "cubin_folder", lambda: tmp_path / "cubins")
+    compiled = []
+    real = nvrtc.compile_cubin
+    monkeypatch.setattr(nvrtc, "compile_cubin", lambda *call: compiled.append(call) or real(*call))
+    kernel = CALLS["eltwise"].kernel
+    first = nvrtc.find_cubin(kernel, 90)
+    assert nvrtc.find_cubin(kernel, 90) == first
+    assert len(compiled) == 1
+    nvrtc.find_cubin(kernel, 80)
+    assert len(compiled) == 2
+    files = sorted((tmp_path / "cubins").iterdir())
+    assert len(files) == 2
+    for file in files:  # damaged by a byte
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    assert nvrtc.find_cubin(kernel, 90) == first
+    assert len(compiled) == 3
+
+
+def test_folder_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(nvrtc, "cubin_folder", lambda: tmp_path / "file" / "cubins")
+    assert nvrtc.find_cubin(CALLS["eltwise"].kernel, 90)
+
+
+def test_what_nvrtc_says_is_told():
+    kernel = CALLS["eltwise"].kernel
+    broken = type(kernel)(kernel.family, kernel.entry, kernel.text.replace("gp_program(p, i", "gp_programme(p, i"))
+    with pytest.raises(gp.BackendError, match="NVRTC could not compile gp_eltwise_") as caught:
+        nvrtc.compile_cubin(broken, 90)
+    assert "gp_programme" in caught.value.log
+    with pytest.raises(gp.BackendError, match="sm_1"):
+        nvrtc.compile_cubin(kernel, 1)
