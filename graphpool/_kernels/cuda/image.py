@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import UnsupportedError, explain
 
 from .products import TILE, TILE_THREADS

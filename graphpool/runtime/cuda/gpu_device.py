@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.fork import Locked
 from graphpool.memory.cuda import CudaResource, HostStaging, PinnedResource, open_device

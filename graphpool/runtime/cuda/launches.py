@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import dataclass
 
 from .gpu_queue import launch
 
