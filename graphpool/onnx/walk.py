@@ -301,7 +301,7 @@ class Walk:
     def _converted(self, node: Node, inputs: list[Value | None], opset: int, used: int) -> list[Value]:
         """In place of an op that ONNX defines by others nothing may come that only a run follows."""
         found = convert(node, inputs, opset, used, self.builder)
-        is_known = all(value.data_dependent is None for value in found)
+        is_known = all(value is None or value.data_dependent is None for value in found)  # some leave an output out
         require(is_known or not self._is_expanding, "a definition that only a run follows")
         return found
 
