@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import shape_inference
 
+from graphpool._sizes import is_variable
 from graphpool.errors import (
     GraphpoolError,
     InvalidGraphError,
@@ -32,7 +33,7 @@ from .shape_values import ShapeArray, compute_shapes, shape_array
 from .types import data_type, make_type, static_shape, tensor_type
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from graphpool.graph import LogicalTensor
     from graphpool.runtime.inner_models import InnerModels
@@ -378,7 +379,7 @@ class Walk:
         try:
             found = infer_types(self._source, node, values, self._sizes)
             tensors = [type_ for type_ in found.values() if type_.HasField("tensor_type")]
-            if any(static_shape(type_, self._sizes) is None for type_ in tensors):
+            if not _agree(values.values()) or any(static_shape(type_, self._sizes) is None for type_ in tensors):
                 found = infer_types(self._source, node, values, self._sizes, is_pinned=True)
             return [self._host_output(found.get(name)) if name else Value() for name in node.output]
         except (shape_inference.InferenceError, InvalidShapeError) as error:
@@ -430,3 +431,10 @@ def _measure(node: Node, shape: tuple[int, ...]) -> Any:
     if node.op_type == "Size":
         return shape_array(prod(shape))
     return shape_array(shape[node.attrs.get("start", 0) : node.attrs.get("end")])
+
+
+def _agree(values: Iterable[Value]) -> bool:
+    """Whether one of the values has all sizes that vary, so that no relation between them can be wrong for others."""
+    shapes: list[Sequence[Any]] = [value.shape for value in values if value.is_plain]
+    varying = [{dim.number for dim in shape if is_variable(dim)} for shape in shapes]
+    return not varying or max(varying, key=len) == set().union(*varying)
