@@ -5,6 +5,8 @@
 Needs the package onnx.
 """
 
+from graphpool.runtime import host_device  # noqa: F401 - engines import it when they are made
+
 from .loader import importer
 
 importer()

@@ -62,7 +62,7 @@ def test_a_wheel_carries_no_sources_of_what_it_carries_compiled(tmp_path: Path) 
     found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
     modules = {path.relative_to(ROOT) for path in PACKAGE.rglob("*.py")}
     assert found == modules | {path.relative_to(ROOT) for path in DATA}
-    assert {path.suffix for path in found} == {".py", ".pyi", ".typed", ".onnx", ".npz"}
+    assert {path.suffix for path in found} == {".py", ".pyi", ".typed", ".onnx", ".npz", ".cu", ".cuh"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has ELF files")
