@@ -32,7 +32,7 @@ from checkout import ROOT, make_compiler, run
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = "dtypes,onnx,profile,prometheus,opentelemetry"
 IN_SDIST = ("tests/conftest.py", "tools/test_packaging.py", "docs/index.md", "bench/conftest.py", ".ci/run", "setup.py")
-IN_WHEEL = {".py", ".pyi", ".so", ".typed", ".onnx", ".npz"}
+IN_WHEEL = {".py", ".pyi", ".so", ".typed", ".onnx", ".npz", ".cu", ".cuh"}
 FIRST_WHEELS = {
     (3, 13): {"numpy": "2.1.0", "scipy": "1.14.1"},
     (3, 14): {"numpy": "2.3.2", "scipy": "1.16.1"},

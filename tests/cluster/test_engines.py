@@ -71,7 +71,7 @@ class Watch(threading.Thread):
         self._look, self._is_over = look, threading.Event()
 
     def run(self) -> None:
-        while not self._is_over.wait(0.02):
+        while not self._is_over.wait(0.002):
             self._look()
 
     def __enter__(self) -> Watch:
@@ -122,13 +122,13 @@ def test_ray_actors_stay_within_their_memory_and_are_replaced(ray: Any, tmp_path
     def look() -> None:
         running = processes("ray::MapWorker(MapBatches(_Worker)).submit")
         used.extend(map(private_nbytes, running))
-        if running and len(used) > 20 and not killed:
+        if running and not killed:
             killed.append(running[0])
             os.kill(running[0], signal.SIGKILL)
 
-    images = np.concatenate([IMAGES] * 4)
+    images = np.concatenate([IMAGES] * 16)
     rows = ray.data.from_items(
-        [{"image": image, "place": place} for place, image in enumerate(images)], override_num_blocks=16
+        [{"image": image, "place": place} for place, image in enumerate(images)], override_num_blocks=64
     )
     with load() as model:
         results = gp.ray.map_batches(Recorded(), model, workers=2, store=tmp_path / "store")
@@ -136,7 +136,7 @@ def test_ray_actors_stay_within_their_memory_and_are_replaced(ray: Any, tmp_path
         found = results.take_all()
     assert killed
     assert [row["place"] for row in found] == list(range(len(images)))
-    assert sum(np.argmax(row["probabilities"]) == LABELS[row["place"] % len(IMAGES)] for row in found) == 4 * 361
+    assert sum(np.argmax(row["probabilities"]) == LABELS[row["place"] % len(IMAGES)] for row in found) == 16 * 361
     assert 20 * 2**20 < max(used) <= declared[0]
 
 
