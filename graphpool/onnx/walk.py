@@ -377,9 +377,10 @@ class Walk:
         named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
         values = {name: value for name, value in named.items() if value is not None}
         try:
-            found = infer_types(self._source, node, values, self._sizes)
+            is_pinned = not _agree(values.values())
+            found = infer_types(self._source, node, values, self._sizes, is_pinned)
             tensors = [type_ for type_ in found.values() if type_.HasField("tensor_type")]
-            if not _agree(values.values()) or any(static_shape(type_, self._sizes) is None for type_ in tensors):
+            if not is_pinned and any(static_shape(type_, self._sizes) is None for type_ in tensors):
                 found = infer_types(self._source, node, values, self._sizes, is_pinned=True)
             return [self._host_output(found.get(name)) if name else Value() for name in node.output]
         except (shape_inference.InferenceError, InvalidShapeError) as error:
