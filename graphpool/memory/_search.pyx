@@ -71,7 +71,7 @@ cdef inline int align_up(int offset, int step) noexcept nogil:
 
 
 cdef void *table(size_t count, size_t nbytes) except NULL:
-    cdef void *memory = calloc(max(count, 1), nbytes)
+    cdef void *memory = calloc(count if count else 1, nbytes)
     if memory == NULL:
         raise MemoryError
     return memory

@@ -170,10 +170,11 @@ GP_INLINE void tile_vector(const enum gp_dtype type, const gp_depthwise_packed *
 }
 
 /* All pixels of a row. What the last tile adds up beyond its end is thrown away. */
-GP_INLINE void tiles(const enum gp_dtype type, const gp_depthwise_packed *p, const int stride, const result_row *row,
+GP_INLINE void tiles(const enum gp_dtype type, const gp_depthwise_packed *p, const int stride, const result_row *given,
                      const gp_packed_sink *sink)
 {
     const gp_window *w = &p->window;
+    const result_row copy = *given, *row = &copy; /* that the stores cannot change */
     const int64_t reach = (GP_TILE_PIXELS - 1) * w->stride[2] + (w->kernel[2] - 1) * w->dilation[2];
     for (int64_t ow = 0; ow < w->out[2]; ow += GP_TILE_PIXELS) {
         const int64_t begin = ow * w->stride[2] - w->pad[2], pixels = gp_min(w->out[2] - ow, GP_TILE_PIXELS);
@@ -188,18 +189,29 @@ GP_INLINE void tiles(const enum gp_dtype type, const gp_depthwise_packed *p, con
     }
 }
 
-GP_INLINE void sum_row(const enum gp_dtype type, const gp_depthwise_packed *p, const result_row *row, const gp_packed_sink *sink)
+/* A function for each type and stride, as the time of compiling one grows faster than its length. */
+#define GP_TILES(name, type, stride)                                                                                   \
+    static __attribute__((noinline)) void name(const gp_depthwise_packed *p, const result_row *row,                    \
+                                               const gp_packed_sink *sink)                                             \
+    {                                                                                                                  \
+        tiles(type, p, stride, row, sink);                                                                             \
+    }
+GP_TILES(tiles_f32_1, GP_F32, 1)
+GP_TILES(tiles_f32_2, GP_F32, 2)
+GP_TILES(tiles_s8_1, GP_S8, 1)
+GP_TILES(tiles_s8_2, GP_S8, 2)
+GP_TILES(tiles_u8_1, GP_U8, 1)
+GP_TILES(tiles_u8_2, GP_U8, 2)
+
+/* Whether tiles have a stride of 2 within them; with all others pixels share no source, or lie side by side. */
+static int is_halved(const gp_depthwise_packed *p, const result_row *row)
 {
-    const result_row copy = *row; /* that the stores cannot change */
-    if (row->columns == 1 && p->window.stride[2] == 2)
-        tiles(type, p, 2, &copy, sink);
-    else
-        tiles(type, p, 1, &copy, sink);
+    return row->columns == 1 && p->window.stride[2] == 2;
 }
 
 static void sum_row_of_floats(const gp_depthwise_packed *p, const result_row *row)
 {
-    sum_row(GP_F32, p, row, NULL);
+    (is_halved(p, row) ? tiles_f32_2 : tiles_f32_1)(p, row, NULL);
 }
 
 /* c: of the first channel of the block. */
@@ -221,9 +233,9 @@ static void sum_row_of_bytes(const gp_depthwise_s8 *p, const result_row *row, vo
         .requant = &requant,
     };
     if (p->src_dtype == GP_S8)
-        sum_row(GP_S8, &p->depthwise, row, &sink);
+        (is_halved(&p->depthwise, row) ? tiles_s8_2 : tiles_s8_1)(&p->depthwise, row, &sink);
     else
-        sum_row(GP_U8, &p->depthwise, row, &sink);
+        (is_halved(&p->depthwise, row) ? tiles_u8_2 : tiles_u8_1)(&p->depthwise, row, &sink);
 }
 
 /* ---- tasks ---- */
