@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
@@ -67,6 +67,13 @@ class BuildWithKernels(build_ext):
     Debug information, which the interpreter's own flags ask for, is left out unless ``--debug`` is given: it would be
     four fifths of a wheel.
     """
+
+    def finalize_options(self):
+        if self.editable_mode:  # pip's own folders go: what is in them would be compiled again by build_ext --inplace
+            usual = Distribution({"ext_modules": self.distribution.ext_modules}).get_command_obj("build")
+            usual.ensure_finalized()
+            self.build_lib, self.build_temp = usual.build_platlib, usual.build_temp
+        super().finalize_options()
 
     def build_extensions(self):
         self.parallel = self.parallel or os.cpu_count()
@@ -155,8 +162,9 @@ def extensions():
         )
 
 
-os.chdir(ROOT)
-setup(
-    ext_modules=cythonize(list(extensions()), compiler_directives=DIRECTIVES, nthreads=0),
-    cmdclass={"build_ext": BuildWithKernels},
-)
+if __name__ == "__main__":  # processes that Cython starts import this file
+    os.chdir(ROOT)
+    setup(
+        ext_modules=cythonize(list(extensions()), compiler_directives=DIRECTIVES, nthreads=os.cpu_count()),
+        cmdclass={"build_ext": BuildWithKernels},
+    )

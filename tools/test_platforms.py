@@ -44,7 +44,7 @@ def read_setup(machine: str) -> dict[str, Any]:
         patch("Cython.Build.cythonize", lambda *_, **__: []),
         patch.object(platform, "machine", lambda: machine),
     ):
-        script = runpy.run_path(str(ROOT / "setup.py"))
+        script = runpy.run_path(str(ROOT / "setup.py"), run_name="__main__")
         return {"isas": script["isa_flags"](), "kernels": script["kernel_sources"]()}
 
 

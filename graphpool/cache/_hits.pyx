@@ -64,8 +64,8 @@ cdef class Entry:
     def attach(self, ConstantHandle handle not None):
         """Bind a handle, and tell it when the entry leaves."""
         if handle.bind(self.buffer):
-            self.handles = [ref for ref in self.handles if ref() not in (None, handle)]
-            self.handles.append(weakref.ref(handle))
+            others = [other for other in self.live_handles() if other is not handle]
+            self.handles = [weakref.ref(bound) for bound in (*others, handle)]
 
     def live_handles(self):
         """The handles that were bound and still exist."""

@@ -47,7 +47,7 @@ cdef unsigned int _DOMAIN = TRACE_DOMAIN
 def trace(unsigned int domain, uintptr_t address, size_t nbytes):
     """Let tracemalloc count an allocation in this domain, and no longer in that of `HostResource`."""
     PyTraceMalloc_Untrack(_DOMAIN, address)
-    PyTraceMalloc_Track(domain, address, max(nbytes, 1))
+    PyTraceMalloc_Track(domain, address, nbytes if nbytes else 1)
 
 
 def untrace(unsigned int domain, uintptr_t address):

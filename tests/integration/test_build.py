@@ -43,7 +43,7 @@ def _build(folder: Path) -> set[str]:
     """Builds; returns which kernels were compiled."""
     root = folder.parents[2]
     before = {path: path.stat().st_mtime_ns for path in root.rglob("build/kernels/**/*.o")}
-    script = runpy.run_path(str(root / "setup.py"))
+    script = runpy.run_path(str(root / "setup.py"), run_name="__main__")
     extensions = [setuptools.Extension(DOOR, ["door.c"])]
     command = script["BuildWithKernels"](setuptools.Distribution({"ext_modules": extensions}))
     command.build_lib = str(root / "lib")
@@ -78,8 +78,22 @@ def test_a_header_may_go(folder: Path) -> None:
 
 
 def test_the_weakest_instruction_set_is_never_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = runpy.run_path(str(folder.parents[2] / "setup.py"))
+    script = runpy.run_path(str(folder.parents[2] / "setup.py"), run_name="__main__")
     monkeypatch.delenv("GRAPHPOOL_BUILD_ISAS")
     weakest, *better = script["isa_flags"]()
     monkeypatch.setenv("GRAPHPOOL_BUILD_ISAS", ",".join(better[-1:]) or weakest)
     assert list(script["isa_flags"]()) == [weakest, *better[-1:]]
+
+
+def test_an_editable_build_is_found_by_builds_in_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parents[2])
+    script = runpy.run_path("setup.py", run_name="__main__")
+    places = []
+    for is_editable in (False, True):
+        distribution = setuptools.Distribution({"ext_modules": [setuptools.Extension(DOOR, ["door.c"])]})
+        command = script["BuildWithKernels"](distribution)
+        if is_editable:  # as pip sets them
+            command.editable_mode, command.build_lib, command.build_temp = True, "elsewhere", "elsewhere"
+        command.ensure_finalized()
+        places.append((command.build_lib, command.build_temp))
+    assert places[0] == places[1]
