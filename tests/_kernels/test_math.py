@@ -32,7 +32,7 @@ FINE_SAMPLE = every(997)
 CASES = {
     "exp": (np.exp, 0, 1.0),
     "log": (np.log, 0, 0.9),
-    "tanh": (np.tanh, 0, 1.3),
+    "tanh": (np.tanh, 0, 2.5),
     "sigmoid": (special.expit, 0, 2.3),
     "erf": (special.erf, 0, 1.3),
     "elu": (lambda x: np.where(x < 0, np.expm1(x), x), 0, 1.5),

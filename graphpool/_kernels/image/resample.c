@@ -237,13 +237,19 @@ GP_INLINE void resample(const gp_resample *p, void *const *args, int64_t begin, 
     const gp_window *w = &p->rows.window;
     float *room = (float *)((char *)scratch + p->rows.room_offset);
     const axis_points x = fill_points(p, scratch, is_linear);
+    const int keeps_rows = !is_linear && !w->channels_last && !p->rows.tile_in_scratch && !p->rows.has_epilogue;
+    const float *src = NULL, *dst = NULL; /* of the row before: one that repeats it is copied */
     for (int64_t task = begin; task < end; ++task) {
         const gp_row row = gp_row_begin(&p->rows, args[1], scratch, task);
         const row_sources s = find_rows(p, &row, args[0], is_linear);
-        if (w->channels_last && w->src_c == 1)
+        if (keeps_rows && row.od + row.oh > 0 && s.rows[0] == src)
+            gp_copy(row.tile, row.ld, 1, dst, row.ld, 1, row.rows, row.cols, sizeof(float));
+        else if (w->channels_last && w->src_c == 1)
             blend_row(w, &x, &row, &s);
         else
             spread_row(w, &x, &row, &s, room, is_linear);
+        src = s.rows[0];
+        dst = row.tile;
         gp_row_end(&p->rows, &row, (const gp_eltwise *)((const char *)p + p->epilogue_offset), args + 1);
     }
 }
