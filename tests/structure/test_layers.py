@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "export": LEAVES | {"cache", "runtime"},
     "onnx": TOP | {"profile"},
     "serve": LEAVES | {"cache", "runtime", "export"},
-    "worker_model": {"cache", "runtime"},
+    "worker_model": {"cache", "fork", "runtime"},
     "rows": LEAVES | {"runtime", "worker_model"},
     "dask": {"errors", "rows", "runtime", "worker_model"},
     "ray": {"errors", "onnx", "rows", "runtime", "serve", "typing", "worker_model"},
