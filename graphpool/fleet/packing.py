@@ -28,8 +28,6 @@ __all__ = ["Demand", "FleetPlan", "Machine", "parse_machines", "plan"]
 _MOST_MACHINES = 1000
 _OPTIMAL, _INFEASIBLE = 0, 2
 """Of the solver's results."""
-_MARGINS = (0.0, 1e-5)
-"""Shares of memory left free: the solver computes in floating point and may pass a limit by a millionth."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,18 +212,7 @@ def plan(
 def _solve(
     demands: Sequence[Demand], counts: Sequence[int], machines: Sequence[Machine], deadline_s: float
 ) -> tuple[Counts | None, bool]:
-    """The best placement that was found, or None, and whether it is proven that there is no better one."""
-    for margin in _MARGINS:
-        found, is_proven = _solve_program(demands, counts, machines, margin, deadline_s)
-        if found is None or _is_within(demands, machines, found):
-            return found, is_proven and not margin
-    return None, False
-
-
-def _solve_program(
-    demands: Sequence[Demand], counts: Sequence[int], machines: Sequence[Machine], margin: float, deadline_s: float
-) -> tuple[Counts | None, bool]:
-    """The same, with a share of memory left free, in floating point.
+    """The best placement that was found, or None, and whether it is proven that there is no better one.
 
     Unknowns: for each machine and demand how many replicas, and whether there is one; for each machine whether it is
     used.
@@ -242,7 +229,7 @@ def _solve_program(
     for m, machine in enumerate(machines):
         used = 2 * npairs + m
         size = max(machine.nbytes, 1)
-        nbytes = [*(d.nbytes / size for d in demands), *(d.shared_nbytes / size for d in demands), -(1 - margin)]
+        nbytes = [*(d.nbytes / size for d in demands), *(d.shared_nbytes / size for d in demands), -1.0]
         rows.append(([*pair[m], *(npairs + pair[m]), used], nbytes, -np.inf, 0))
         processors = [*(float(d.processors) for d in demands), -float(machine.processors)]
         rows.append(([*pair[m], used], processors, -np.inf, 0))
@@ -267,7 +254,8 @@ def _solve_program(
     if found.x is None:
         return None, is_proven
     placed: Counts = np.rint(found.x[:npairs]).astype(int).reshape(nmachines, ndemands).tolist()
-    return placed, is_proven
+    # it computes in floating point, and may pass a limit by a millionth
+    return (placed, is_proven) if _is_within(demands, machines, placed) else (None, False)
 
 
 def _first_fit(demands: Sequence[Demand], counts: Sequence[int], machines: Sequence[Machine]) -> Counts | None:

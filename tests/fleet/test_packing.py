@@ -81,6 +81,7 @@ def test_limits_hold_to_the_byte():
     assert plan([demand("a", 2, half)], parse_machines("16GiB", 8)).used_nbytes == [2 * half]
     with pytest.raises(gp.OutOfMemoryError, match="1 more of 17179869184 bytes and 8 processors would do"):
         plan([demand("a", 2, half + 1)], parse_machines("16GiB", 8))
+    assert plan([demand("a", 2, half + 1)], parse_machines("2x16GiB", 8)).used_nbytes == [half + 1] * 2
     found = plan([demand("a", 2, half), demand("b", 1, 1)], parse_machines("2x16GiB", 8))
     assert sorted(found.used_nbytes) in ([1, 2 * half], [half, half + 1])
 

@@ -106,13 +106,12 @@ def test_overhead_is_a_queue_before_the_queue():
     assert service.capacity_per_s == 1.0
 
 
-def test_replicas_take_turns_and_the_idle_one_comes_first():
-    """Each request finds an idle one; with as many as there are workers in one it waits no less than there."""
+def test_the_replica_with_the_fewest_requests_is_next_and_of_equal_ones_that_used_the_longest_ago():
     service = Service(times=ServiceTimes({1: 1.0}), **FOR_EVER)
     answers = simulate(service, [0.0, 0.1, 0.2, 1.05, 1.1], replicas=3)
     assert answers.latency_s.tolist() == pytest.approx([1.0] * 5)
-    answers = simulate(service, [0.0, 0.1, 0.2, 0.3], replicas=3)
-    assert answers.latency_s.tolist() == pytest.approx([1.0, 1.0, 1.0, 1.7])
+    answers = simulate(service, [0.0, 0.1, 1.05, 1.06], replicas=2)
+    assert answers.latency_s.tolist() == pytest.approx([1.0, 1.0, 1.0, 1.04])
 
 
 def test_places_deadlines_and_delays_by_hand():
