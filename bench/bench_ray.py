@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import ray
 
 import graphpool as gp
 from graphpool.rows import RowFunction
@@ -75,6 +74,8 @@ def cpu_times():
 
 def on_ray(model, shape, count):
     """Images a second, and processor time for each of actors and of all."""
+    import ray  # not by who collects benchmarks
+
     dataset = ray.data.range(count, override_num_blocks=-(-count // BLOCK))
     images = dataset.map_batches(make_images, fn_kwargs={"shape": shape}, batch_size=BLOCK)
     results = gp.ray.map_batches(
@@ -94,6 +95,8 @@ def on_ray(model, shape, count):
 
 
 def main():
+    import ray
+
     parser = argparse.ArgumentParser(description="How much two workers do under Ray Data, beside what they do alone.")
     parser.add_argument("model")
     parser.add_argument("images", type=int, nargs="?", default=20_000)
