@@ -28,7 +28,7 @@ from .errors import (
 )
 
 if _TYPE_CHECKING:
-    from . import cache, memory, onnx, profile, rows, schedule, serve
+    from . import cache, fleet, memory, onnx, profile, rows, schedule, serve
     from .cache import (
         get_compiled_partition_cache_capacity,
         get_constant_tensor_cache,
@@ -97,6 +97,7 @@ __all__ = [
     "Tensor",
     "UnsupportedError",
     "cache",
+    "fleet",
     "get_compiled_partition_cache_capacity",
     "get_constant_tensor_cache",
     "get_constant_tensor_cache_capacity",
@@ -118,8 +119,8 @@ __all__ = [
 ]
 
 _MODULES = (
-    "cache", "dask", "graph", "memory", "onnx", "profile", "ray", "rows", "runtime", "schedule", "serve", "spark",
-    "typing",
+    "cache", "dask", "fleet", "graph", "memory", "onnx", "profile", "ray", "rows", "runtime", "schedule", "serve",
+    "spark", "typing",
 )  # fmt: skip
 _HOMES = {
     **dict.fromkeys([name for name in __all__ if "_cache" in name], "cache"),

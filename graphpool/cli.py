@@ -20,6 +20,7 @@ import graphpool as gp
 from ._unraisable import interrupt_again
 from .cli_bench import add_bench_options, measure, parse_peers
 from .cli_cache import add_cache
+from .cli_fleet import add_fleet_options, plan_fleet_of
 from .cli_graph import (
     add_knobs,
     describe_array,
@@ -147,6 +148,8 @@ def _parser() -> argparse.ArgumentParser:
     add_bench_options(add("bench", bench, "Time a model on random inputs, beside other engines if asked.", model))
     serve_text = "Serve models over HTTP by the Open Inference Protocol, until a signal ends it."
     add_serve_options(add("serve", serve, serve_text, engine), SHAPE_HELP)
+    fleet_text = "Plan which machines run how many replicas of which models, and simulate how they answer."
+    add_fleet_options(add("plan-fleet", plan_fleet, fleet_text, common), SHAPE_HELP)
     plan_parser = add("plan", plan, "Plan the buffers of a CSV file (id, lower, upper, size).", common, _brief_plan)
     plan_parser.add_argument("file", help="a CSV file; lifetimes are half-open")
     plan_parser.add_argument("--capacity", metavar="SIZE", help='what the plan should fit, such as "64MiB"')
@@ -373,6 +376,11 @@ def bench(arguments: argparse.Namespace) -> tuple[Report, bool]:
 def serve(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Models behind HTTP; how many requests were answered with which status."""
     return serve_models(arguments, _shapes(arguments))
+
+
+def plan_fleet(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Replicas of models onto machines; how they answer simulated requests."""
+    return plan_fleet_of(arguments, _shapes(arguments))
 
 
 def plan(arguments: argparse.Namespace) -> tuple[Report, bool]:

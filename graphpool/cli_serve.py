@@ -15,7 +15,7 @@ from .runtime.model import WEIGHTS_MODES
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from .runtime import Model
 
@@ -34,6 +34,7 @@ def add_serve_options(parser: argparse.ArgumentParser, shape_help: str) -> None:
     parser.add_argument("--untrusted", action="store_true", help="the files are a stranger's: strict limits, no host")
     join = "first dimension of inputs and outputs by which requests are joined, up to the end of its range"
     parser.add_argument("--join", metavar="DIM", help=f"{join}; rows must not see one another")
+    parser.add_argument("--workers", type=int, metavar="N", help="runs at once (default: threads of the engine)")
     delay = "how long a request waits for others while a worker is free (default: 0)"
     parser.add_argument("--join-delay-s", type=float, default=0.0, help=delay)
     deadline = "within which a request is answered, or refused (default: %(default)s)"
@@ -46,16 +47,16 @@ def add_serve_options(parser: argparse.ArgumentParser, shape_help: str) -> None:
 
 def serve_models(arguments: argparse.Namespace, shapes: Mapping[str, Any]) -> tuple[Report, bool]:
     """Load the models and serve them until a signal; how requests were answered."""
-    names = _names(arguments)
+    names = model_names(arguments.models, arguments.names)
     engine_options = {"threads": arguments.threads, "memory_limit": arguments.memory_limit}
     pressure = {"on_pressure": "wait", "pressure_timeout_s": arguments.deadline_s}
     with gp.Engine(**engine_options, **pressure) as engine, ExitStack() as stack:
-        loader = _Loader(engine, arguments, shapes)
-        models = {
-            name: stack.enter_context(loader.load(path)) for name, path in zip(names, arguments.models, strict=True)
-        }
+        loader = ModelLoader(arguments, shapes)
+        paths = zip(names, arguments.models, strict=True)
+        models = {name: stack.enter_context(loader.load(path, engine)) for name, path in paths}
         loader.check_used()
-        options = ("host", "port", "join", "join_delay_s", "deadline_s", "max_request", "max_pending", "max_requests")
+        options = ("host", "port", "join", "join_delay_s", "deadline_s", "max_request", "max_pending", "max_requests",
+                   "workers")  # fmt: skip
 
         def tell(address: str) -> None:
             print(f"graphpool: {', '.join(models)} at {address}", file=sys.stderr, flush=True)
@@ -64,31 +65,35 @@ def serve_models(arguments: argparse.Namespace, shapes: Mapping[str, Any]) -> tu
         return {"answers": answers, "peak_nbytes": engine.budget.peak}, True
 
 
-def _names(arguments: argparse.Namespace) -> list[str]:
-    names = arguments.names or [Path(path).stem for path in arguments.models]
-    if len(names) != len(arguments.models) or len(set(names)) != len(names):
-        message = explain("--name", accepted=f"{len(arguments.models)} names that differ", got=", ".join(names))
+def model_names(paths: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Names of models: those that are given, else those of the files; raises InvalidArgumentError."""
+    names = list(given) or [Path(path).stem for path in paths]
+    if len(names) != len(paths) or len(set(names)) != len(names):
+        message = explain("names of models", accepted=f"{len(paths)} that differ", got=", ".join(names))
         raise InvalidArgumentError(message)
     for name in names:
         if not re.fullmatch(r"[\w.-]+", name):
-            raise InvalidArgumentError(explain("--name", accepted="letters, digits, _, - and .", got=brief(name)))
+            raise InvalidArgumentError(
+                explain("name of a model", accepted="letters, digits, _, - and .", got=brief(name))
+            )
     return names
 
 
-class _Loader:
+class ModelLoader:
     """Loads models, each with those of the shapes that it has a name for."""
 
-    def __init__(self, engine: gp.Engine, arguments: argparse.Namespace, shapes: Mapping[str, Any]) -> None:
-        self._engine, self._shapes = engine, dict(shapes)
+    def __init__(self, arguments: argparse.Namespace, shapes: Mapping[str, Any]) -> None:
+        self._shapes = dict(shapes)
         self._options = {"weights": arguments.weights, "untrusted": arguments.untrusted}
         self._refused: dict[str, InvalidArgumentError] = {}
         self._used: set[str] = set()
 
-    def load(self, path: str) -> Model:
+    def load(self, path: str, engine: gp.Engine) -> Model:
+        """The model of a file."""
         shapes = dict(self._shapes)
         while True:
             try:
-                model = gp.onnx.load(path, engine=self._engine, shapes=shapes or None, **self._options)
+                model = gp.onnx.load(path, engine=engine, shapes=shapes or None, **self._options)
             except InvalidArgumentError as error:
                 name = error.fields.get("name")
                 if name not in shapes:

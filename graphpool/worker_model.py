@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from weakref import WeakValueDictionary, finalize
 
 from .cache import packed_store, set_packed_store
 from .cache.identity import digest_of
+from .fork import Locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,21 +74,32 @@ class WorkerModel:
         return _load, (digest, text, parts, self._store)
 
 
-_opened: WeakValueDictionary[bytes, WorkerModel] = WeakValueDictionary()
-_recent: deque[WorkerModel] = deque(maxlen=_MOST_IDLE)
-_lock = threading.Lock()
+class _OpenModels(Locked):
+    """Models of pickles that this process has loaded, one for all of one content."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_digest: WeakValueDictionary[bytes, WorkerModel] = WeakValueDictionary()
+        self._recent: deque[WorkerModel] = deque(maxlen=_MOST_IDLE)
+
+    def load(self, digest: bytes, text: bytes, buffers: Sequence[Any], store: str | None) -> WorkerModel:
+        with self._lock:
+            if store is not None and packed_store() is None:
+                set_packed_store(Path(store).expanduser())
+            opened = self._by_digest.get(digest)
+            if opened is None:
+                # a part of the pickle that is being loaded
+                opened = WorkerModel(pickle.loads(text, buffers=buffers), store)  # noqa: S301
+                opened._payload = digest, text, list(buffers)
+                finalize(opened, opened.model.close)
+                self._by_digest[digest] = opened  # whole: a child may be forked at any moment
+            if opened not in self._recent:
+                self._recent.append(opened)
+        return opened
+
+
+_open_models = _OpenModels()
 
 
 def _load(digest: bytes, text: bytes, buffers: Sequence[Any], store: str | None) -> WorkerModel:
-    with _lock:
-        if store is not None and packed_store() is None:
-            set_packed_store(Path(store).expanduser())
-        opened = _opened.get(digest)
-        if opened is None:
-            # a part of the pickle that is being loaded
-            opened = _opened[digest] = WorkerModel(pickle.loads(text, buffers=buffers), store)  # noqa: S301
-            opened._payload = digest, text, list(buffers)
-            finalize(opened, opened.model.close)
-        if opened not in _recent:
-            _recent.append(opened)
-    return opened
+    return _open_models.load(digest, text, buffers, store)

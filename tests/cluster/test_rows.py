@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import graphpool as gp
+from graphpool import worker_model
 from graphpool.rows import RowFunction
+from tests.helpers.memory import run_in_child
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,6 +148,41 @@ def test_a_process_opens_a_model_once_for_all_pickles(protocol: int) -> None:
     assert {id(copy.model) for copy in (*copies, again)} == {id(again.model)}
     assert again.model is not model
     assert np.array_equal(again({"x": x})["score"], expected)
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_loads_pickles_that_another_thread_was_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = RNG.standard_normal((3, 5)).astype(np.float32)
+    with gp.onnx.load(make_model(), shapes={"rows": (1, 4)}) as model:
+        predict = RowFunction(model, store="store")
+        expected = predict({"x": x})["most"]
+        text = pickle.dumps(predict)
+    is_loading, may_end = threading.Event(), threading.Event()
+
+    def packed_store() -> object:
+        if not is_loading.is_set():
+            is_loading.set()
+            may_end.wait()
+        return object()  # there is one, so that none is set
+
+    def work() -> None:
+        found: list[np.ndarray] = []
+        thread = threading.Thread(target=lambda: found.append(pickle.loads(text)({"x": x})["most"]), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert np.array_equal(found, [expected])
+
+    monkeypatch.setattr(worker_model, "packed_store", packed_store)
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(pickle.loads, text)
+        is_loading.wait()
+        try:
+            run_in_child(work)
+        finally:
+            may_end.set()
+        assert np.array_equal(other.result()({"x": x})["most"], expected)
 
 
 def test_models_that_nobody_has_are_closed_after_some_others() -> None:

@@ -80,7 +80,7 @@ def test_what_has_come_is_answered_before_the_end():
         (["--shape", "rows=1..8"], "'rows'"),
         (["--shape", "batch=8..1"], "least <= most"),
         (["--name", "a/b"], "letters, digits"),
-        (["--name", "a", "--name", "b"], "1 names that differ"),
+        (["--name", "a", "--name", "b"], "names of models; accepted: 1 that differ"),
         (["--join", "batch"], "has no range"),
         (["--deadline-s", "-1"], "pressure_timeout_s"),
     ],

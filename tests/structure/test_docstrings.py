@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 PACKAGES = [
     "graphpool",
-    *(f"graphpool.{name}" for name in ("backends", "cache", "graph", "memory", "profile", "runtime", "schedule")),
+    *(
+        f"graphpool.{name}"
+        for name in ("backends", "cache", "fleet", "graph", "memory", "profile", "runtime", "schedule")
+    ),
     "graphpool.memory.cuda",
 ]
 PACKAGES += ["graphpool.export.prometheus", "graphpool.export.opentelemetry", "graphpool.serve"]

@@ -50,23 +50,26 @@ MAY_IMPORT = {
     "export": LEAVES | {"cache", "runtime"},
     "onnx": TOP | {"profile"},
     "serve": LEAVES | {"cache", "runtime", "export"},
-    "worker_model": {"cache", "runtime"},
+    "worker_model": {"cache", "fork", "runtime"},
     "rows": LEAVES | {"runtime", "worker_model"},
     "dask": {"errors", "rows", "runtime", "worker_model"},
     "ray": {"errors", "onnx", "rows", "runtime", "serve", "typing", "worker_model"},
     "spark": {"errors", "rows", "runtime", "typing", "worker_model"},
+    "fleet": LEAVES | {"profile", "runtime", "serve"},
     "demo": TOP | {"profile", "onnx"},
     "cli_graph": TOP | {"cli_terminal", "graphpool"},
     "cli_picture": LEAVES | {"profile"},
     "cli_text": {"drawing"},
     "cli_bench": LEAVES | {"runtime"},
     "cli_cache": LEAVES | {"cache", "cli_terminal"},
+    "cli_fleet": LEAVES | {"cli_serve", "fleet", "runtime", "graphpool"},
     "cli_serve": LEAVES | {"runtime", "graphpool"},
     "cli_terminal": set(),
     "cli": TOP
     | {
         "cli_bench",
         "cli_cache",
+        "cli_fleet",
         "cli_graph",
         "cli_picture",
         "cli_serve",
@@ -79,7 +82,7 @@ MAY_IMPORT = {
     },
     "__main__": {"cli"},
     "pytest_plugin": {"errors", "typing", "runtime"},
-    "graphpool": TOP | {"profile", "onnx", "rows", "serve"},
+    "graphpool": TOP | {"fleet", "profile", "onnx", "rows", "serve"},
 }
 """For each part of the package, the parts that it may import; ``graphpool`` stands for ``graphpool/__init__.py``."""
 

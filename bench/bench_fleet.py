@@ -1,0 +1,209 @@
+"""Question: does the simulator of `graphpool.fleet` tell how a service with two workers answers?
+
+    python -m bench.bench_fleet [seconds] [--pad-ms MS] [--json]
+
+The command ``graphpool serve`` runs a model with two workers; requests come at random times at shares of what it can
+do. The service notes how long each of its runs takes. The simulator is given these times by their rows, without their
+order; what a request takes beside its run, which is the median difference for lone requests; and when requests were
+sent. Requests with 256 rows are joined up to 1,024. With ``--pad-ms`` a run of n requests lasts at least (n + 1) / 2
+times that, most of which it sleeps: other work on the machine then matters less.
+"""
+
+import argparse
+import json
+import queue
+import re
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from http.client import HTTPConnection
+
+import numpy as np
+
+from graphpool import demo
+from graphpool.fleet import Service, ServiceTimes, poisson_arrivals, simulate
+
+ROWS, MOST_ROWS, WORKERS = 256, 1024, 2
+MOST_REQUESTS, DEADLINE_S = 24, 5.0
+LOADS = (0.4, 0.7, 0.9, 1.5)
+"""Shares of the capacity."""
+CLIENTS = 64
+COURSES = 10
+"""Simulations of each load, with other random numbers."""
+MODEL = demo.model_path("digits_transformer")
+OPTIONS = {"join": "batch", "max_requests": MOST_REQUESTS, "deadline_s": DEADLINE_S, "workers": WORKERS}
+
+
+SERVE = """
+import sys, time
+from graphpool import cli
+from graphpool.serve import batching
+from graphpool.serve.service import Service
+
+pad_s, runs = float(sys.argv.pop(1)), []
+note, run_joined = Service._on_run, batching._run_joined
+
+def run_padded(model, requests):
+    end_s = time.perf_counter() + pad_s * (1 + len(requests)) / 2
+    found = run_joined(model, requests)
+    time.sleep(max(end_s - time.perf_counter(), 0))
+    return found
+
+def on_run(self, served, nrequests, seconds):
+    runs.append(f"{time.perf_counter()} {nrequests} {seconds}")
+    note(self, served, nrequests, seconds)
+
+Service._on_run, batching._run_joined = on_run, run_padded
+status = cli.main(sys.argv[1:])
+print("\\n".join(runs))
+sys.exit(status)
+"""
+"""The command, which prints its runs when it has ended: when each ended, its requests, its seconds."""
+
+
+class Running:
+    """``graphpool serve`` with two workers, until the block ends; `runs` is what it noted."""
+
+    def __init__(self, pad_s):
+        self._pad_s = pad_s
+
+    def __enter__(self):
+        line = [
+            sys.executable,
+            "-c",
+            SERVE,
+            str(self._pad_s),
+            "serve",
+            str(MODEL),
+            "--threads",
+            "1",
+            "--port",
+            "0",
+            "--json",
+        ]
+        line += ["--shape", f"batch=1..{MOST_ROWS}"]
+        for name, value in OPTIONS.items():
+            line += [f"--{name.replace('_', '-')}", str(value)]
+        self._process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.port = int(self._process.stderr.readline().rsplit(":", 1)[1])
+        return self
+
+    def __exit__(self, *exc_info):
+        self._process.terminate()
+        output, _ = self._process.communicate()
+        self.runs = np.loadtxt(output.rsplit("}\n", 1)[1].splitlines(), ndmin=2)
+
+
+class Clients:
+    """Threads that send what is due, each request on a connection of its own."""
+
+    def __init__(self, port):
+        images = np.ascontiguousarray(np.resize(demo.test_images()[0], (ROWS, 1, 8, 8)), np.float32)
+        entry = {"name": "image", "shape": list(images.shape), "datatype": "FP32"}
+        self._head = json.dumps({
+            "inputs": [entry | {"parameters": {"binary_data_size": images.nbytes}}],
+            "outputs": [{"name": "probabilities", "parameters": {"binary_data": True}}],
+        }).encode()  # fmt: skip
+        self._body, self._port = self._head + images.tobytes(), port
+
+    def send(self, times_s):
+        """When each request was sent, on the clock of all processes, the status of its answer, and how long it took."""
+        due, answers = queue.Queue(), []
+
+        def work():
+            headers = {"Inference-Header-Content-Length": str(len(self._head))}
+            while due.get():
+                start_s = time.perf_counter()
+                connection = HTTPConnection("127.0.0.1", self._port, timeout=60)
+                try:
+                    connection.request("POST", "/v2/models/digits_transformer/infer", self._body, headers)
+                    answer = connection.getresponse()
+                    answer.read()
+                    status = answer.status
+                except ConnectionError:  # refused, and closed, before all was read
+                    status = 503
+                answers.append((start_s, status, time.perf_counter() - start_s))
+                connection.close()
+
+        threads = [threading.Thread(target=work) for _ in range(CLIENTS)]
+        for thread in threads:
+            thread.start()
+        begin_s = time.perf_counter()
+        for time_s in times_s:
+            time.sleep(max(begin_s + time_s - time.perf_counter(), 0.0))
+            due.put(True)
+        for _ in threads:
+            due.put(False)
+        for thread in threads:
+            thread.join()
+        return [np.array(column) for column in zip(*sorted(answers), strict=True)]
+
+
+def quantiles_ms(latencies_s):
+    return {f"p{mark}_ms": float(np.quantile(latencies_s, mark / 100) * 1e3) for mark in (50, 90, 99)}
+
+
+def measure(seconds, pad_s):
+    """A row for each load: what the service did, and what the simulator says."""
+    sent = []
+    with Running(pad_s) as service:
+        clients = Clients(service.port)
+        clients.send(np.zeros(MOST_REQUESTS))
+        begin_s = time.perf_counter()
+        for _ in range(8):
+            clients.send(np.zeros(MOST_REQUESTS))
+        capacity = 8 * MOST_REQUESTS / (time.perf_counter() - begin_s)
+        for number, load in enumerate(LOADS):
+            alone = clients.send(np.arange(20) * 0.2)
+            count = round(load * capacity * seconds)
+            sent.append((load, alone, clients.send(poisson_arrivals(load * capacity, count, seed=number))))
+    return {
+        "capacity_per_s": capacity,
+        "loads": [compare(load, alone, loaded, service.runs) for load, alone, loaded in sent],
+    }
+
+
+def compare(load, alone, loaded, runs):
+    """A row of the table."""
+    sent_s, status, taken_s = loaded
+    lone_runs = runs[(runs[:, 0] > alone[0][0]) & (runs[:, 0] < alone[0][-1] + alone[2][-1])]
+    overhead_s = statistics.median(alone[2]) - statistics.median(lone_runs[:, 2])
+    runs = runs[(runs[:, 0] > sent_s[0]) & (runs[:, 0] < (sent_s + taken_s).max())]
+    times = {ROWS * int(count): runs[runs[:, 1] == count, 2].tolist() for count in np.unique(runs[:, 1])}
+    service = Service(
+        times=ServiceTimes(times), workers=WORKERS, most_rows=MOST_ROWS, max_requests=MOST_REQUESTS,
+        deadline_s=DEADLINE_S, overhead_s=overhead_s,
+    )  # fmt: skip
+    courses = [simulate(service, sent_s, np.full(len(sent_s), ROWS), seed=seed) for seed in range(COURSES)]
+    latencies_s, answers = (np.concatenate([getattr(c, name) for c in courses]) for name in ("latency_s", "status"))
+    real = quantiles_ms(taken_s[status == 200])
+    told = quantiles_ms(latencies_s[answers == 200])
+    row = {"load": load, "requests": len(sent_s), "run_ms": float(np.median(runs[:, 2] / runs[:, 1]) * 1e3)}
+    row["overhead_ms"] = overhead_s * 1e3
+    for name in real:
+        row |= {name: real[name], f"simulated_{name}": told[name], f"{name[:3]}_ratio": told[name] / real[name]}
+    refused = {"refused_percent": status == 503, "simulated_refused_percent": answers == 503}
+    return row | {name: 100 * float(found.mean()) for name, found in refused.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=re.split(r"\n", __doc__)[0])
+    parser.add_argument("seconds", type=float, nargs="?", default=20.0, help="of each load")
+    parser.add_argument("--pad-ms", type=float, default=0.0, help="least time of a run (default: none)")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = measure(arguments.seconds, arguments.pad_ms / 1e3)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"capacity: {found['capacity_per_s']:.4g} requests a second")
+    names = list(found["loads"][0])
+    print(f"| {' | '.join(names)} |\n|{'--:|' * len(names)}")
+    for row in found["loads"]:
+        print(f"| {' | '.join(f'{value:.4g}' for value in row.values())} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,318 @@
+"""Requests through replicas of a service, event by event: what `graphpool.serve` does, in simulated time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool._dataclasses import dataclass
+
+from ..errors import InvalidArgumentError, brief, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .times import ServiceTimes
+
+__all__ = ["Answers", "Service", "poisson_arrivals", "simulate"]
+
+_ENTER, _END, _WAKE = range(3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """One process of ``graphpool serve`` with one model, whose requests are all of one kind.
+
+    Parameters
+    ----------
+    times : ServiceTimes
+    workers : int, default=1
+        Runs at once.
+    most_rows : int, default=1
+        Up to which requests are joined; 1: they run one by one.
+    join_delay_s : float, default=0.0
+        How long a request waits at most for others while a worker is free. Unit: seconds.
+    max_requests : int, default=64
+        That wait or run; others are refused.
+    deadline_s : float, default=30.0
+        Within which a request is answered. Unit: seconds.
+    overhead_s : float, default=0.0
+        That each request takes beside its run, one request at a time: reading, parsing, writing. Unit: seconds.
+    """
+
+    times: ServiceTimes
+    workers: int = 1
+    most_rows: int = 1
+    join_delay_s: float = 0.0
+    max_requests: int = 64
+    deadline_s: float = 30.0
+    overhead_s: float = 0.0
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Rows a second that it can serve for long, when requests have one row."""
+        runs = self.workers * self.most_rows / self.times.mean_s(self.most_rows)
+        return min(runs, 1 / self.overhead_s) if self.overhead_s else runs
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What became of requests, in the order of their arrival.
+
+    Attributes
+    ----------
+    status : ndarray of int
+        200, 503 where there was no place, 504 where the deadline passed.
+    latency_s : ndarray of float
+        From the arrival to the answer. Unit: seconds.
+    wait_s : ndarray of float
+        From the arrival to the begin of its run; NaN for what did not run. Unit: seconds.
+    run_rows : ndarray of int
+        Rows of each run.
+    """
+
+    status: np.ndarray[Any, Any]
+    latency_s: np.ndarray[Any, Any]
+    wait_s: np.ndarray[Any, Any]
+    run_rows: np.ndarray[Any, Any]
+
+    def count(self, status: int) -> int:
+        """How many requests were answered so.
+
+        Parameters
+        ----------
+        status : int
+
+        Returns
+        -------
+        count : int
+        """
+        return int((self.status == status).sum())
+
+    def quantile_ms(self, share: float) -> float:
+        """A time within which a share of what was answered with 200 was answered.
+
+        Parameters
+        ----------
+        share : float
+            From 0 to 1.
+
+        Returns
+        -------
+        ms : float
+            NaN if nothing was. Unit: milliseconds.
+        """
+        served = self.latency_s[self.status == 200]
+        return float(np.quantile(served, share) * 1e3) if len(served) else float("nan")
+
+
+class _Replica:
+    """A service in simulated time. Requests of one kind start in the order of their arrival."""
+
+    def __init__(self, run: _Simulation) -> None:
+        self._run, self._service = run, run.service
+        self._nfree = run.service.workers
+        self._entering: deque[int] = deque()
+        self._waiting: deque[tuple[int, float]] = deque()  # with when it came into the queue
+        self._leaving: list[float] = []  # a heap: when those that have started are answered
+        self._entry_free_s = 0.0
+        self.last_used = -1
+
+    def nrequests(self, now_s: float) -> int:
+        """Requests that are being served."""
+        self._expire(now_s)
+        while self._leaving and self._leaving[0] <= now_s:
+            heapq.heappop(self._leaving)
+        return len(self._entering) + len(self._waiting) + len(self._leaving)
+
+    def admit(self, number: int, now_s: float) -> None:
+        self._entry_free_s = max(self._entry_free_s, now_s) + self._service.overhead_s
+        self._entering.append(number)
+        self._run.at(self._entry_free_s, _ENTER, self, number)
+
+    def enter(self, number: int, now_s: float) -> None:
+        """The request comes into the queue, unless its deadline has passed."""
+        self._expire(now_s)
+        if self._entering and self._entering[0] == number:
+            self._entering.popleft()
+            self._waiting.append((number, now_s))
+            self.dispatch(now_s)
+
+    def end(self, now_s: float) -> None:
+        self._nfree += 1
+        self.dispatch(now_s)
+
+    def dispatch(self, now_s: float) -> None:
+        """Give free workers what is ready."""
+        self._expire(now_s)
+        service = self._service
+        while self._nfree and self._waiting:
+            count, nrows, is_full = self._joined()
+            due_s = self._waiting[0][1] + service.join_delay_s
+            if not is_full and now_s < due_s:
+                self._run.at(due_s, _WAKE, self, 0)
+                return
+            end_s = now_s + self._run.draw_s(nrows)
+            self._nfree -= 1
+            self._run.at(end_s, _END, self, 0)
+            for _ in range(count):
+                number, _ = self._waiting.popleft()
+                heapq.heappush(self._leaving, self._run.answer(number, now_s, end_s))
+
+    def _joined(self) -> tuple[int, int, bool]:
+        """How many requests run as one, their rows, and whether there is no room for another."""
+        most, rows = self._service.most_rows, self._run.rows
+        if most == 1:
+            return 1, rows[self._waiting[0][0]], True
+        count = nrows = 0
+        for number, _ in self._waiting:
+            if count and nrows + rows[number] > most:
+                return count, nrows, True
+            count += 1
+            nrows += rows[number]
+        return count, nrows, nrows >= most
+
+    def _expire(self, now_s: float) -> None:
+        """Drop what has not begun by its deadline; the oldest come first."""
+        while self._waiting and self._run.is_late(self._waiting[0][0], now_s):
+            self._waiting.popleft()
+        while self._entering and self._run.is_late(self._entering[0], now_s):
+            self._entering.popleft()
+
+
+class _Simulation:
+    """One course of events."""
+
+    def __init__(self, service: Service, arrivals_s: list[float], rows: list[int], seed: int) -> None:
+        self.service, self.arrivals_s, self.rows = service, arrivals_s, rows
+        self._rng = np.random.default_rng(seed)
+        self._events: list[tuple[float, int, int, _Replica, int]] = []
+        self._count = 0
+        self.status = np.full(len(rows), 504)
+        self.latency_s = np.full(len(rows), service.deadline_s)
+        self.wait_s = np.full(len(rows), np.nan)
+        self.run_rows: list[int] = []
+
+    def at(self, time_s: float, kind: int, replica: _Replica, number: int) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (time_s, self._count, kind, replica, number))
+
+    def draw_s(self, nrows: int) -> float:
+        self.run_rows.append(nrows)
+        return self.service.times.draw_s(nrows, self._rng.random())
+
+    def is_late(self, number: int, now_s: float) -> bool:
+        return self.arrivals_s[number] + self.service.deadline_s <= now_s
+
+    def answer(self, number: int, start_s: float, end_s: float) -> float:
+        """When a request is answered whose run begins and ends then."""
+        arrival_s = self.arrivals_s[number]
+        self.wait_s[number] = start_s - arrival_s
+        if end_s - arrival_s <= self.service.deadline_s:
+            self.status[number], self.latency_s[number] = 200, end_s - arrival_s
+        return arrival_s + float(self.latency_s[number])
+
+    def run(self, nreplicas: int) -> Answers:
+        replicas = [_Replica(self) for _ in range(nreplicas)]
+        for number, now_s in enumerate(self.arrivals_s):
+            self._advance(now_s)
+            count, _, least = min(
+                (replica.nrequests(now_s), replica.last_used, k) for k, replica in enumerate(replicas)
+            )
+            if count >= self.service.max_requests:
+                self.status[number], self.latency_s[number] = 503, 0.0
+                continue
+            replicas[least].last_used = number
+            replicas[least].admit(number, now_s)
+        self._advance(float("inf"))
+        return Answers(self.status, self.latency_s, self.wait_s, np.array(self.run_rows, np.int64))
+
+    def _advance(self, until_s: float) -> None:
+        while self._events and self._events[0][0] <= until_s:
+            now_s, _, kind, replica, number = heapq.heappop(self._events)
+            if kind == _ENTER:
+                replica.enter(number, now_s)
+            elif kind == _END:
+                replica.end(now_s)
+            else:
+                replica.dispatch(now_s)
+
+
+def poisson_arrivals(rate_per_s: float, count: int, *, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Times of arrival at random, independent of one another.
+
+    Parameters
+    ----------
+    rate_per_s : float
+        How many come in a second.
+    count : int
+    seed : int, default=0
+        Of the random numbers; the same times for the same seed.
+
+    Returns
+    -------
+    arrivals_s : ndarray of float
+        Ascending. Unit: seconds.
+    """
+    return np.cumsum(np.random.default_rng(seed).exponential(1 / rate_per_s, count))
+
+
+def simulate(
+    service: Service,
+    arrivals_s: Sequence[float] | np.ndarray[Any, Any],
+    rows: Sequence[int] | np.ndarray[Any, Any] | None = None,
+    *,
+    replicas: int = 1,
+    seed: int = 0,
+) -> Answers:
+    """What becomes of requests to replicas of a service.
+
+    Parameters
+    ----------
+    service : Service
+        Each replica.
+    arrivals_s : sequence of float
+        When requests arrive, ascending. Unit: seconds.
+    rows : sequence of int, optional
+        Of each request. Default: 1.
+    replicas : int, default=1
+        Each request goes to the one with the fewest, to that used the longest ago among those.
+    seed : int, default=0
+        Of the random numbers by which times of runs are drawn.
+
+    Returns
+    -------
+    answers : Answers
+
+    Raises
+    ------
+    InvalidArgumentError
+        Times that do not ascend, rows below 1 or not one for each request, or no replica.
+
+    Notes
+    -----
+    As in `graphpool.serve`: a request has a place from its arrival to its answer; a free worker takes the oldest,
+    joined with those behind it up to `most_rows`; what waits past its deadline does not run, what runs past it is
+    answered 504. Bodies' bytes and clients that go away are not simulated. Replicas have processors of their own.
+    Threads: safe. Cost: some 5 microseconds a request, and 0.3 more for each replica. Method: discrete-event simulation
+    (Law: Simulation Modeling and Analysis, chapter 1).
+
+    Examples
+    --------
+    >>> service = Service(times=ServiceTimes({1: 0.010}), max_requests=8)    # doctest: +SKIP
+    >>> simulate(service, poisson_arrivals(80.0, 20_000)).quantile_ms(0.99)    # doctest: +SKIP
+    """
+    times = np.asarray(arrivals_s, np.float64)
+    if times.ndim != 1 or not np.isfinite(times).all() or (np.diff(times) < 0).any():
+        raise InvalidArgumentError(explain("arrivals", accepted="ascending seconds", got=brief(arrivals_s)))
+    sizes = np.ones(len(times), np.int64) if rows is None else np.asarray(rows)
+    if sizes.shape != times.shape or sizes.dtype.kind not in "iu" or (sizes < 1).any():
+        raise InvalidArgumentError(
+            explain("rows of requests", accepted=f"{len(times)} ints of at least 1", got=brief(rows))
+        )
+    if not isinstance(replicas, int) or replicas < 1:
+        raise InvalidArgumentError(explain("replicas", accepted="an int of at least 1", got=brief(replicas)))
+    return _Simulation(service, times.tolist(), sizes.tolist(), seed).run(replicas)
