@@ -137,6 +137,16 @@ def test_small_models(engine, name, mode):
             assert comparison.counts[outcome] >= FEWEST_ALIKE.get(name, 20)
 
 
+def test_attention_does_not_ask_which_size_is_larger():
+    case, rng = MODELS["attention"], np.random.default_rng(3)
+    sizes = [(12, 5, 30), (5, 12, 30), (30, 8, 5), (8, 30, 5), (40, 4, 9), (4, 50, 20)]
+    given = [case.arrays(dict(zip("blp", found, strict=True)), rng) for found in [(3, 9, 20), *sizes]]
+    shapes = [{name: array.shape for name, array in arrays.items()} for arrays in given[1:]]
+    with gp.Engine("cpu", threads=1) as alone, case.load(alone) as model, Comparison.of(model, given[0]) as comparison:
+        comparison.compare(shapes)
+        assert comparison.counts == {"alike": len(sizes)}
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_images_of_few_channels_of_any_width_share_a_compilation(engine, stride):
     """Tasks of such convolutions are rows, or parts of rows where those are wide."""
