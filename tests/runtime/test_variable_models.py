@@ -164,6 +164,20 @@ def test_one_pool_of_arenas_serves_all_shapes():
         assert model.stats().compilations > 1
 
 
+def test_programs_are_kept_for_as_many_shapes_as_told():
+    case, rng = MODELS["mlp"], np.random.default_rng(0)
+    arrays = [case.arrays({"n": rows}, rng) for rows in range(2, 22)]
+    with gp.Engine("cpu", threads=1) as engine:
+        for capacity, misses in ((3, 40), (20, 20)):
+            with case.load(engine, capacity=capacity) as model:
+                for given in arrays * 2:
+                    model.run(given)
+                stats = model.stats()
+                assert (stats.forms, stats.misses) == (capacity, misses)
+        with pytest.raises(gp.InvalidArgumentError, match="capacity"):
+            case.load(engine, capacity=0)
+
+
 def least_limit(case, sizes):
     """What one run of these sizes takes."""
     with gp.Engine("cpu", threads=1) as engine, case.load(engine, sizes) as model:
