@@ -75,14 +75,13 @@ def _padding(n: NodeView, mask: Value, keys: int) -> Value:
         n.require(len(shape) in (2, 3) and shape[0] == batch and shape[-1] == keys, f"a mask of shape {shape}")
         mask = n.reshape(mask, (batch, 1, shape[1] if len(shape) == 3 else 1, keys))
         [visible] = n.emit_several("Greater", [DataType.BOOLEAN], mask, n.literal(0, mask))
-    zeros, hidden = (np.full(visible.shape, number) for number in (0, n.attr("mask_filter_value", -10000.0)))
-    pair = [n.builder.literal(numbers, DataType.F32) for numbers in (zeros, hidden)]
+    pair = [n.builder.full(number, visible.shape) for number in (0, n.attr("mask_filter_value", -10000.0))]
     return n.emit_several("Select", [DataType.F32], visible, *pair)[0]
 
 
 def _between(n: NodeView, ends: Value, batch: int, keys: int) -> Value:
     """Whether a key lies in front of the end of its batch entry, and not in front of the start that may follow."""
-    columns = n.literal(np.arange(keys).reshape(1, 1, 1, keys), ends)
+    columns = n.cast(n.builder.numbers(0, keys, 3), ends.dtype)
     sides = n.emit_several("Split", [ends.dtype] * (ends.shape[0] // batch), ends, axis=0)
     end, *start = (n.reshape(side, (batch, 1, 1, 1)) for side in sides)
     [visible] = n.emit_several("Less", [DataType.BOOLEAN], columns, end)
