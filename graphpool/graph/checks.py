@@ -144,7 +144,7 @@ def _at_least(op: Op, name: str, least: int, count: int | None) -> None:
         if values is not None and count:
             _refuse_attribute(op, name, "has the wrong length", f"{count}, one for each spatial axis", "an empty list")
         return
-    if min(values) < least:
+    if any(number < least for number in values):
         _refuse_attribute(op, name, "has a value that is too small", f"{least} or more", values)
     if count is not None and len(values) != count and not (len(values) == 12 and len(set(values)) == 1):
         refuse(op, f'attribute "{name}" has the wrong length', error=InvalidShapeError, accepted=

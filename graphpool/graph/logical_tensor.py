@@ -397,7 +397,7 @@ def _complete_strides(
     except TypeError:
         steps = None
     is_settled = layout is LayoutType.STRIDED and shape is not None and steps is not None and len(steps) == len(shape)
-    if not is_settled or min(steps or (), default=0) < 0 or not _is_addressable(shape or (), steps or ()):
+    if not is_settled or any(step < 0 for step in steps or ()) or not _is_addressable(shape or (), steps or ()):
         message = explain(
             f"tensor {tensor_id}: strides",
             accepted="one stride of at least 0 for each dimension, with the strided layout, the elements less than "

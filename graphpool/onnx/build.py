@@ -160,6 +160,25 @@ class GraphBuilder:
         [column] = self.emit("Expand", self.literal([0], DataType.F32), shape=(count,))
         return self.emit("GenIndex", column, dtypes=[DataType.S32], axis=0)[0]
 
+    def numbers(self, first: int, count: int, before: int = 0, behind: int = 0) -> Value:
+        """As `positions`, from a number of 0 or more on, which may vary too; a constant where nothing does.
+
+        Along an axis with so many axes of one element before it and behind it.
+        """
+        shape = (*[1] * before, count, *[1] * behind)
+        if not is_variable(first) and not is_variable(count):
+            return self.literal(np.arange(first, first + count).reshape(shape), DataType.S32)
+        row = self.positions(first + count)
+        if is_variable(first) or first:
+            [row] = self.emit("Slice", row, starts=[first], ends=[first + count], axes=[0])
+        return self.emit("StaticReshape", row, shape=shape, special_zero=False)[0] if before or behind else row
+
+    def full(self, number: float, shape: tuple[int, ...]) -> Value:
+        """A number in each place of a shape, f32: a constant where no size varies."""
+        if not any(map(is_variable, shape)):
+            return self.literal(np.full(shape, number), DataType.F32)
+        return self.emit("Expand", self.literal(number, DataType.F32), shape=shape)[0]
+
     def _computed(self, sizes: ShapeArray) -> Value:
         """Sizes as data: each is a position in a row that goes so far; large ones have their values for good."""
         parts, dtype = [], DataType.parse(sizes.dtype)

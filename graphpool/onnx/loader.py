@@ -39,6 +39,7 @@ def load(
     untrusted: bool = False,
     shapes: Mapping[str, Any] | None = None,
     priority: float = 1.0,
+    capacity: int = 16,
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
@@ -77,6 +78,8 @@ def load(
         Ranges of the sizes to come, by the names of the file's dimensions or by input: see `Model`.
     priority : float, default=1.0
         What the model is worth beside others of the engine, see `Model.priority`.
+    capacity : int, default=16
+        Sets of shapes whose programs are kept; those of others are made again in a fraction of a millisecond.
 
     Returns
     -------
@@ -138,7 +141,10 @@ def load(
         host = "none" if untrusted else "any" if fallback else "objects"
         return specialiser_of(read_source, host, prefer, fpmath)
 
-    options = {"schedule": schedule, "streams": streams, "weights": weights, "shapes": shapes, "priority": priority}
+    options = {
+        "schedule": schedule, "streams": streams, "weights": weights, "shapes": shapes, "priority": priority,
+        "capacity": capacity,
+    }  # fmt: skip
     try:
         return used.queue.load(lambda: _load(read, used, owned, options))
     except BaseException:

@@ -291,7 +291,8 @@ class _Form(ResizableForm):
     def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> _Form:
         assert self._maker is not None  # as sizes vary
         engine, sized = self.compiled.engine, variable.tensors(values).sized
-        made = self._maker.instance(self.compiled, values, sized, engine.memory_limit is None, arenas=self._arenas)
+        slack = engine.memory_limit is None
+        made = self._maker.instance(self.compiled, values, sized, slack, exactly, arenas=self._arenas)
         form = _Form(made)
         form._become(self, not exactly)
         form._nbytes = 0 if made.program is None else made.program.nbytes

@@ -216,7 +216,7 @@ class Executable(ResizableForm):
         if layout is not None and not (layout.holds(tensors) and variable.are_within(layout.plans, values)):
             return None
         plans = None if layout is None else layout.plans
-        programs = variable.programs(values, slack, plans)
+        programs = variable.programs(values, slack, exactly, plans)
         made = iter(programs)
         other._programs = [None if step.compiled is None else next(made) for step in self._steps]
         other._described = None

@@ -204,10 +204,12 @@ class VariableForm:
         """The tensors of the form for other sizes, or the largest that they are within bounds."""
         return SizedTensors(self._tensors, values)
 
-    def programs(self, values: SizeValues, slack: bool, plans: Sequence[Plan] | None) -> list[Program]:
-        """Those of the compiled partitions for other sizes, each with its plan, if any."""
+    def programs(self, values: SizeValues, slack: bool, grows: bool, plans: Sequence[Plan] | None) -> list[Program]:
+        """Those of the compiled partitions for other sizes, each with its plan, if any; see `instance`."""
         given = [None] * len(self._partitions) if plans is None else plans
-        return [variable.program(values, slack, plan) for variable, plan in zip(self._partitions, given, strict=True)]
+        return [
+            variable.program(values, slack, grows, plan) for variable, plan in zip(self._partitions, given, strict=True)
+        ]
 
     def compiled(
         self, first: Sequence[CompiledPartition], programs: Sequence[Program], tensors: SizedTensors

@@ -104,6 +104,7 @@ class VariablePartition:
         values: SizeValues,
         sized: Callable[[LogicalTensor], LogicalTensor],
         slack: bool,
+        grows: bool,
         plan: Plan | None = None,
         arenas: SharedArenas | None = None,
     ) -> CompiledPartition:
@@ -117,18 +118,21 @@ class VariablePartition:
             Gives a port for these values.
         slack : bool
             Whether the arena may be larger than needed, so that one plan serves sizes that are alike.
+        grows : bool
+            Whether a plan made anew has room for sizes that grow. Not for decisions that were taken for others: what
+            these sizes need under their own, of which the room is an eighth, is not known.
         plan : Plan, optional
             One that holds for these sizes, instead of one made for them.
         arenas : SharedArenas, optional
             Where executions have their temporaries; the default is as for the first.
         """
-        return self.compiled(first, self.program(values, slack, plan), sized, arenas)
+        return self.compiled(first, self.program(values, slack, grows, plan), sized, arenas)
 
-    def program(self, values: SizeValues, slack: bool, plan: Plan | None = None) -> Program:
+    def program(self, values: SizeValues, slack: bool, grows: bool, plan: Plan | None = None) -> Program:
         """The program of `instance`."""
         sizes = values.shape(self._temporaries.sizes)
         if plan is None:
-            plan = self._plan_for(sizes, slack)
+            plan = self._plan_for(sizes, slack, grows)
         program = self._variable.instance(values, plan.offsets, plan.nbytes)
         self.primitive.add_program(program, partial(_buffers_of, self._uses, sizes, plan))
         return program
@@ -156,14 +160,14 @@ class VariablePartition:
         """Whether a plan holds for these sizes."""
         return all(map(le, values.shape(self._temporaries.sizes), plan.sizes))
 
-    def _plan_for(self, sizes: tuple[int, ...], slack: bool) -> Plan:
+    def _plan_for(self, sizes: tuple[int, ...], slack: bool, grows: bool) -> Plan:
         """The plan that is there, if it is not much too large; else an exact one, with room where sizes grow."""
         known = self._plan if slack else None
         is_growing = known is not None and any(map(gt, sizes, known.sizes))
         if known is not None and not is_growing and sum(known.sizes) <= 2 * sum(sizes):
             return known
         exact = self._plan_of(sizes)
-        self._plan = exact.wider() if is_growing else exact
+        self._plan = exact.wider() if is_growing and grows else exact
         return self._plan
 
     def _plan_of(self, sizes: Sequence[int]) -> Plan:

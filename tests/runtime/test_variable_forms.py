@@ -14,7 +14,7 @@ from graphpool.demo import model_path
 from graphpool.runtime.model_form import ModelForm
 from tests.cases.graphs import GraphBuilder
 from tests.cases.training import Training
-from tests.cases.unknown_sizes import MODELS
+from tests.cases.unknown_sizes import MODELS, DynamicModel
 from tests.fuzz.execute import build
 from tests.fuzz.generate import generate
 from tests.helpers.variable_programs import Comparison, make_unknown, other_shapes
@@ -135,6 +135,40 @@ def test_small_models(engine, name, mode):
             comparison.compare(shapes)
             outcome = "alike but for sizes" if name in ("positions", "resized") else "alike"
             assert comparison.counts[outcome] >= FEWEST_ALIKE.get(name, 20)
+
+
+def test_attention_does_not_ask_which_size_is_larger():
+    case, rng = MODELS["attention"], np.random.default_rng(3)
+    sizes = [(12, 5, 30), (5, 12, 30), (30, 8, 5), (8, 30, 5), (40, 4, 9), (4, 50, 20)]
+    given = [case.arrays(dict(zip("blp", found, strict=True)), rng) for found in [(3, 9, 20), *sizes]]
+    shapes = [{name: array.shape for name, array in arrays.items()} for arrays in given[1:]]
+    with gp.Engine("cpu", threads=1) as alone, case.load(alone) as model, Comparison.of(model, given[0]) as comparison:
+        comparison.compare(shapes)
+        assert comparison.counts == {"alike": len(sizes)}
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_images_of_few_channels_of_any_width_share_a_compilation(engine, stride):
+    """Tasks of such convolutions are rows, or parts of rows where those are wide."""
+    pads = {"pads": [1] * 4}
+    nodes = (
+        onnx.helper.make_node("Conv", ["x", "a"], ["c"], strides=[stride] * 2, **pads),
+        onnx.helper.make_node("HardSwish", ["c"], ["r"]),
+        onnx.helper.make_node("Conv", ["r", "b"], ["d"], **pads),
+        onnx.helper.make_node("Add", ["d", "r"], ["y"]),
+    )
+    rng = np.random.default_rng(2)
+    weights = {"a": (8, 3, 3, 3), "b": (8, 8, 3, 3)}
+    constants = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}
+    sizes = {"n": (2, 3), "h": (9, 40), "w": (20, 900)}
+    case = DynamicModel(nodes, {"x": ("f", "n", 3, "h", "w")}, {"y": 4}, constants, sizes)
+    with case.load(engine) as model:
+        shapes = [{"x": (2, 3, 16, width)} for width in (383, 384, 385, 767, 768, 769, 1537)]
+        shapes += [{"x": case.arrays(case.draw(rng), rng)["x"].shape} for _ in range(12)]
+        for first in (500, 300):
+            with Comparison.of(model, {"x": np.zeros((2, 3, 20, first * stride), np.float32)}) as comparison:
+                comparison.compare(shapes)
+                assert comparison.counts == {"alike": len(shapes)}
 
 
 def of_training(direction, **options):

@@ -152,18 +152,30 @@ def test_a_model_is_closed_while_its_forms_run(engine):
 
 
 def test_one_pool_of_arenas_serves_all_shapes():
-    """What a shape needs is what it takes on an engine with a limit, where no plan has room to spare."""
+    """What a shape needs is what a model takes that is compiled for it alone."""
     case = MODELS["mlp"]
-    limited = gp.Engine("cpu", threads=2, memory_limit="1GiB")
-    with limited, gp.Engine("cpu", threads=2) as engine, case.load(limited) as exact, case.load(engine) as model:
+    with gp.Engine("cpu", threads=2) as engine, case.load(engine) as model:
         rng, largest = np.random.default_rng(0), 0
         for rows in (20, 3000, 40, 1, 2900, 3050, 21, 9000, 100, 9500, 30):
-            arrays = case.arrays({"n": rows}, rng)
-            model.run(arrays)
-            exact.run(arrays)
-            largest = max(largest, exact.stats().largest_arena_nbytes)
+            model.run(case.arrays({"n": rows}, rng))
+            with case.load(engine, {"n": rows}) as fixed:
+                largest = max(largest, fixed.stats().largest_arena_nbytes)
             assert 0 < model.stats().arena_nbytes <= largest + largest // 8
         assert model.stats().compilations > 1
+
+
+def test_programs_are_kept_for_as_many_shapes_as_told():
+    case, rng = MODELS["mlp"], np.random.default_rng(0)
+    arrays = [case.arrays({"n": rows}, rng) for rows in range(2, 22)]
+    with gp.Engine("cpu", threads=1) as engine:
+        for capacity, misses in ((3, 40), (20, 20)):
+            with case.load(engine, capacity=capacity) as model:
+                for given in arrays * 2:
+                    model.run(given)
+                stats = model.stats()
+                assert (stats.forms, stats.misses) == (capacity, misses)
+        with pytest.raises(gp.InvalidArgumentError, match="capacity"):
+            case.load(engine, capacity=0)
 
 
 def least_limit(case, sizes):

@@ -8,16 +8,17 @@ filling up, and every layout is a set of strides, so that borders are plain copi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
-from graphpool._sizes import Preference, largest, least
+from graphpool._sizes import Preference, is_variable, largest, least
 from graphpool.errors import UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
 from ..gemm.packed import MOST_ROWS, TILE_PANELS, TILE_ROWS, l2_nbytes, row_block, streams
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..gemm.problem import aligned, even_part
+from ..gemm.problem import aligned, choose, even_part
 from ..image.window import Window
 from .problem import ConvProblem
 from .weights import ConvWeights, PanelFormat
@@ -128,19 +129,35 @@ class _Runs:
 
         A staged source belongs to one image, and to one row where rows are wide.
         """
-        axes = list(zip((batch, *window.dst), zip(*sides, strict=True), strict=True))
-        whole = 0 if not stage else 3 if window.dst[2] > _STAGED_PIXELS else 1
+        axes, width = list(zip((batch, *window.dst), zip(*sides, strict=True), strict=True)), window.dst[2]
+        if not stage:
+            return cls._split(axes, 0, window)
+        if is_variable(width) and len(_merge(axes[:3])) < 2:
+            return cls._split(axes, 1, window).up_to(_STAGED_PIXELS, width, cls._split(axes, 3, window))
+        return cls._split(axes, 3 if width > _STAGED_PIXELS else 1, window)
+
+    @classmethod
+    def _split(cls, axes: Sequence[tuple[int, tuple[int, ...]]], whole: int, window: Window) -> _Runs:
+        """Runs that take so many of the axes (extent, strides on every side) for themselves, as far as they do."""
         outer, inner = _merge(axes[:whole]), _merge(axes[whole:])
         if not whole and len(inner) > 2:
             outer, inner = inner[:1], inner[1:]
         if len(outer) > 1 or len(inner) > 2:
             accepted = "contiguous channels, and pixels in runs of lines that one stride walks each"
             raise UnsupportedError(explain("dst_strides", accepted=accepted, got=window.dst_strides))
-        none = 1, (0,) * len(sides)
+        none = 1, (0,) * len(axes[0][1])
         (lines, line_steps), (line, steps) = inner if len(inner) > 1 else (none, inner[0] if inner else none)
         count, run_steps = outer[0] if outer else none
         found = list(zip(run_steps, line_steps, steps, strict=True))
         return cls(count, lines * line, line, *found)
+
+    def up_to(self, most: int, width: int, wider: _Runs) -> _Runs:
+        """These for widths up to the most, others for wider ones."""
+        pick = partial(choose, width, most)
+        return _Runs(
+            pick(self.count, wider.count), pick(self.pixels, wider.pixels), pick(self.line, wider.line),
+            tuple(map(pick, self.dst, wider.dst)), tuple(map(pick, self.residual, wider.residual)),
+        )  # fmt: skip
 
 
 def _merge(axes: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...]]]:
@@ -211,12 +228,9 @@ def _pixel_block(window: Window, runs: _Runs, most: int, *, stage: bool) -> int:
             return most // largest(runs.line, 1) * runs.line
         return row_block(least(runs.line, runs.pixels), most)
     width = largest(window.dst[2], 1)
-    with Preference(width):
-        is_wide = width > _STAGED_PIXELS
-    if is_wide:
-        return even_part(width, -(-width // _STAGED_PIXELS))
     parts = largest(-(-window.dst[1] * width // _STAGED_PIXELS), 1)
-    return largest(-(-window.dst[1] // parts), 1) * width
+    rows = largest(-(-window.dst[1] // parts), 1) * width
+    return choose(width, _STAGED_PIXELS, rows, even_part(width, -(-width // _STAGED_PIXELS)))
 
 
 def _tap_block(pixels: int, weights: ConvWeights) -> int:
@@ -231,5 +245,5 @@ def _tap_block(pixels: int, weights: ConvWeights) -> int:
 
 def _pixels_staged(window: Window, pixels: int) -> int:
     """Pixels of the source that a task reads."""
-    cols = min(pixels, max(window.dst[2], 1))
+    cols = least(pixels, largest(window.dst[2], 1))
     return window.pixels_read(pixels // cols, cols)

@@ -83,7 +83,7 @@ class AttentionProblem:
         if len(q) != 4 or len(k) != 4 or q[0] != k[0] or q[3] != k[3]:
             accepted = "4 axes, of equal batch and depth"
             raise InvalidShapeError(explain("shapes of q and k", accepted=accepted, got=(q, k)))
-        if min(self.value_depth, *q, *k) < 0 or q[1] % max(k[1], 1) or (q[1] and not k[1]):
+        if any(n < 0 for n in (self.value_depth, *q, *k)) or q[1] % max(k[1], 1) or (q[1] and not k[1]):
             accepted = "sizes of at least 0, heads a multiple of kv_heads"
             raise InvalidShapeError(explain("attention", accepted=accepted, got=(q, k, self.value_depth)))
 

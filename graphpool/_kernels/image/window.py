@@ -138,7 +138,7 @@ def fill_geometry(ndim: int, *given: Sequence[int] | None) -> list[Sequence[int]
         ("pads_begin", "pads_end", "strides", "dilations"), given, (0, 0, 1, 1), strict=True
     ):
         filled.append([default] * ndim if values is None else values)
-        if len(filled[-1]) != ndim or min(filled[-1], default=default) < default:
+        if len(filled[-1]) != ndim or any(n < default for n in filled[-1]):
             raise InvalidShapeError(explain(name, accepted=f"{ndim} values >= {default}", got=tuple(filled[-1])))
     return filled
 
@@ -160,7 +160,7 @@ def convolution_window(
     ndim = len(src_spatial)
     begin, end, steps, gaps = fill_geometry(ndim, pads_begin, pads_end, strides, dilations)
     extra = [0] * ndim if output_padding is None else output_padding
-    if len(extra) != ndim or min(extra, default=0) < 0:
+    if len(extra) != ndim or any(n < 0 for n in extra):
         raise InvalidShapeError(explain("output_padding", accepted=f"{ndim} values >= 0", got=tuple(extra)))
     axes = list(zip(src_spatial, kernel, steps, begin, end, gaps, extra, strict=False))
     if transposed:

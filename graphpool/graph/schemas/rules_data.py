@@ -32,8 +32,8 @@ def _count(query: ShapeQuery, name: str, count: int, why: str) -> None:
 
 def _at_least(query: ShapeQuery, name: str, least: int) -> None:
     value = query.attrs[name]
-    smallest = min(value, default=least) if isinstance(value, tuple) else value
-    if smallest < least:
+    values = value if isinstance(value, tuple) else (value,)
+    if any(number < least for number in values):  # the smallest would have to be found among sizes that vary
         _refuse(query, name, "has a value that is too small", f"{least} or more", value)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from graphpool._dataclasses import dataclass
+from graphpool._sizes import is_variable
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -129,19 +130,21 @@ def _given(n: NodeView, heads: _Heads, mask: Value) -> Value:
     n.require(missing >= 0, "a mask longer than the keys")
     added = _unless(n, mask) if mask.dtype is DataType.BOOLEAN else n.cast(mask, DataType.F32)
     if missing:
-        added = n.join([added, n.literal(np.full((*mask.shape[:-1], missing), -np.inf), added)], -1)
+        added = n.join([added, n.builder.full(-np.inf, (*mask.shape[:-1], missing))], -1)
     return n.reshape(added, (*[1] * (4 - len(mask.shape)), *added.shape))
 
 
 def _unless(n: NodeView, condition: Value) -> Value:
     """Minus infinity where the condition does not hold, else 0."""
-    zeros = n.builder.literal(np.zeros(condition.shape), DataType.F32)
+    zeros = n.builder.full(0, condition.shape)
     hidden = n.builder.literal(-np.inf, DataType.F32)
     return n.emit_several("Select", [DataType.F32], condition, zeros, hidden)[0]
 
 
 def _hidden(n: NodeView, heads: _Heads, by: Rules) -> Value | None:
     """What hides keys that lie too far from a query; None where that is no key."""
+    if any(map(is_variable, (heads.query[2], heads.key[2], by.past))):
+        return _hidden_by_places(n, heads, by)
     n.allow_table(32 * (1 + heads.query[2]) * (1 + heads.key[2]))
     places, keys = np.arange(heads.query[2])[:, None] + by.past, np.arange(heads.key[2])
     is_hidden = (by.right >= 0) & (keys > places + by.right) | (by.left >= 0) & (keys < places - by.left)
@@ -150,17 +153,31 @@ def _hidden(n: NodeView, heads: _Heads, by: Rules) -> Value | None:
     return n.builder.literal(np.where(is_hidden, -np.inf, 0)[None, None], DataType.F32)
 
 
+def _hidden_by_places(n: NodeView, heads: _Heads, by: Rules) -> Value | None:
+    """Likewise of numbers of queries and keys that vary, computed during the run."""
+    count, height = heads.query[2], heads.key[2]
+    visible = []
+    if by.right >= 0 and by.past + by.right < height - 1:  # else the first query sees the last key
+        places = n.builder.numbers(by.past + by.right, count, 2, 1)
+        visible.append(_compared(n, "GreaterEqual", places, n.builder.numbers(0, height, 3)))
+    if by.left >= 0:
+        places = n.builder.numbers(by.past, count, 2, 1)
+        visible.append(_compared(n, "LessEqual", places, n.builder.numbers(by.left, height, 3)))
+    return _unless(n, reduce(lambda a, b: n.emit("And", a, b), visible)) if visible else None
+
+
 def _hidden_by_lengths(n: NodeView, heads: _Heads, by: Rules, lengths: Value) -> Value:
     """Likewise for queries that are the last ones of as many keys as each batch entry has."""
-    count, keys = heads.query[2], np.arange(heads.key[2]).reshape(1, 1, 1, -1)
+    count, height = heads.query[2], heads.key[2]
     lengths = n.reshape(lengths, (lengths.shape[0], 1, 1, 1))
-    places = n.emit("Add", lengths, n.literal(np.arange(-count, 0).reshape(1, 1, count, 1), lengths))
-    visible = _compared(n, "Greater", lengths, n.literal(keys, lengths))
+    visible = _compared(n, "Greater", lengths, n.builder.numbers(0, height, 3))
+    # of query and key as many places further back, so that nothing is negative
+    places = n.emit("Add", lengths, n.builder.numbers(0, count, 2, 1))
     if by.right >= 0:
-        near = _compared(n, "GreaterEqual", places, n.literal(keys - by.right, places))
-        visible = n.emit("And", near, visible)
+        last = n.emit("Add", places, n.literal(by.right, places)) if by.right else places
+        visible = n.emit("And", _compared(n, "GreaterEqual", last, n.builder.numbers(count, height, 3)), visible)
     if by.left >= 0:
-        near = _compared(n, "LessEqual", places, n.literal(keys + by.left, places))
+        near = _compared(n, "LessEqual", places, n.builder.numbers(count + by.left, height, 3))
         visible = n.emit("And", near, visible)
     return _unless(n, visible)
 

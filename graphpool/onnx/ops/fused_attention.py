@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphpool._dataclasses import dataclass
+from graphpool._sizes import is_variable
 from graphpool.typing import DataType
 
 from . import movement
@@ -74,14 +75,13 @@ def _padding(n: NodeView, mask: Value, keys: int) -> Value:
         n.require(len(shape) in (2, 3) and shape[0] == batch and shape[-1] == keys, f"a mask of shape {shape}")
         mask = n.reshape(mask, (batch, 1, shape[1] if len(shape) == 3 else 1, keys))
         [visible] = n.emit_several("Greater", [DataType.BOOLEAN], mask, n.literal(0, mask))
-    zeros, hidden = (np.full(visible.shape, number) for number in (0, n.attr("mask_filter_value", -10000.0)))
-    pair = [n.builder.literal(numbers, DataType.F32) for numbers in (zeros, hidden)]
+    pair = [n.builder.full(number, visible.shape) for number in (0, n.attr("mask_filter_value", -10000.0))]
     return n.emit_several("Select", [DataType.F32], visible, *pair)[0]
 
 
 def _between(n: NodeView, ends: Value, batch: int, keys: int) -> Value:
     """Whether a key lies in front of the end of its batch entry, and not in front of the start that may follow."""
-    columns = n.literal(np.arange(keys).reshape(1, 1, 1, keys), ends)
+    columns = n.cast(n.builder.numbers(0, keys, 3), ends.dtype)
     sides = n.emit_several("Split", [ends.dtype] * (ends.shape[0] // batch), ends, axis=0)
     end, *start = (n.reshape(side, (batch, 1, 1, 1)) for side in sides)
     [visible] = n.emit_several("Less", [DataType.BOOLEAN], columns, end)
@@ -263,10 +263,10 @@ def _group_query(n: NodeView) -> list[Value]:
 
 def _course(n: NodeView, is_causal: bool) -> _Course:
     batch, new = n[0].shape[:2]
-    total = int(n.known(6).reshape(()))
+    [total] = n.ints("total_sequence_length", 6) or [0]
     room = n[3].shape[2] if n.has(3) else 0
     n.require(new <= total and (total == new or room >= total - new), "past_key is shorter than the past")
-    is_even = n[5].is_known and np.all(n[5].content == total - 1)
+    is_even = n[5].is_known and all(length == total - 1 for length in n.ints("seqlens_k", 5) or ())
     # what lies behind the end of a prompt is hidden from the tokens in front of it already where these look back only
     if is_even or (total == new and is_causal):
         return _Course(new, total, room, None)
@@ -287,11 +287,19 @@ def _parts(n: NodeView) -> list[Value]:
 
 def _places(n: NodeView, course: _Course) -> Value:
     """Position of each new token, (batch, tokens)."""
-    steps, shape = np.arange(course.new), (n[0].shape[0], course.new)
+    shape = n[0].shape[0], course.new
     if course.starts is None:
-        return n.builder.literal(np.broadcast_to(steps + course.before, shape), DataType.S32)
-    lengths = n.reshape(course.starts, (shape[0], 1))
-    return n.emit("Add", n.emit("Expand", lengths, shape=shape), n.literal(steps - course.new, lengths))
+        row = n.builder.numbers(course.before, course.new)
+        if row.is_known and not is_variable(shape[0]):
+            return n.literal(np.broadcast_to(row.content, shape), row)
+        return n.emit("Expand", row, shape=shape)
+    firsts = n.reshape(_firsts(n, course.starts, course.new), (shape[0], 1))
+    return n.emit("Add", n.emit("Expand", firsts, shape=shape), n.builder.numbers(0, course.new))
+
+
+def _firsts(n: NodeView, lengths: Value, new: int) -> Value:
+    """The position of the first new token of each batch entry."""
+    return n.emit("Subtract", lengths, n.builder.numbers(new, 1))
 
 
 def _rotated(n: NodeView, x: Value, places: Value) -> Value:
@@ -312,8 +320,9 @@ def _appended(n: NodeView, index: int, new: Value, course: _Course) -> Value:
     past = n[index]
     if course.room < course.total:
         batch, heads, _, depth = past.shape
-        past = n.join([past, n.literal(np.zeros((batch, heads, course.total - course.room, depth)), past)], 2)
-    starts = n.emit("Add", course.starts, n.literal(-course.new, course.starts))
+        zeros = n.builder.full(0, (batch, heads, course.total - course.room, depth))
+        past = n.join([past, n.cast(zeros, past.dtype)], 2)
+    starts = _firsts(n, course.starts, course.new)
     scattered = n.as_op([past, new, n.cast(starts, DataType.S64)], _TENSOR_SCATTER)
     found: Value = movement.CONVERTERS["TensorScatter"](scattered)
     return found

@@ -129,7 +129,7 @@ def _pad(n: NodeView) -> Value:
         begin[axis], end[axis] = first, last
     value = n.known(2).item() if n.has(2) else n.attr("value", 0.0)
     cut = n[0]
-    if min(begin + end, default=0) < 0:
+    if any(n < 0 for n in begin + end):
         n.require(mode == "constant", "negative pads of a mode")
         ends = [dim + min(last, 0) for dim, last in zip(cut.shape, end, strict=True)]
         cut = n.emit("Slice", cut, starts=[max(-first, 0) for first in begin], ends=ends, axes=range(ndim))
@@ -158,8 +158,8 @@ def _tensor_scatter(n: NodeView) -> Value:
     """The cache with an update put in from an index of each batch entry on."""
     past, update = n[0], n[1]
     axis = n.attr("axis", -2) % len(past.shape)
-    across = [-1 if k == axis else 1 for k in range(len(past.shape))]
-    places = n.builder.literal(np.arange(update.shape[axis]).reshape(across), DataType.S64)
+    row = n.builder.numbers(0, update.shape[axis], axis, len(past.shape) - axis - 1)
+    places = n.cast(row, DataType.S64)
     if n.has(2):
         places = n.emit("Add", n.reshape(n[2], (n[2].shape[0], *[1] * (len(past.shape) - 1))), places)
         if n.attr("mode", "linear") == "circular":

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
+import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
+from tests.helpers.variable_programs import make_unknown
 
 Q, K, V = random_array((2, 6, 3, 8)), random_array((2, 2, 5, 8), seed=1), random_array((2, 2, 5, 4), seed=2)
 
@@ -41,6 +43,25 @@ def test_keys_of_the_past(is_causal):
     past = random_array((2, 2, 4, 8), seed=4), random_array((2, 2, 4, 4), seed=5)
     model = node_model("Attention", [Q, K, V, None, *past], noutputs=3, opset=25, is_causal=is_causal)
     assert check_against_evaluator(*model) == 0
+
+
+@pytest.mark.parametrize("attributes", [{"is_causal": 1}, {"is_causal": 1, "left_window_size": 2}])
+def test_lengths_that_vary(attributes):
+    """Compilations are for one token and for several, that see all keys or not."""
+
+    def case(queries, past):
+        inputs = [random_array((1, 2, length, 8), seed=k) for k, length in enumerate([queries] * 3 + [past] * 2)]
+        return node_model("Attention", [*inputs[:3], None, *inputs[3:]], noutputs=3, opset=25, **attributes)
+
+    with gp.onnx.load(make_unknown(case(2, 3)[0]), fallback=False) as model:
+        for queries, past in [(1, 4), (1, 5), (3, 4), (5, 2), (1, 9), (7, 12), (1, 30), (2, 31)]:
+            fixed, inputs = case(queries, past)
+            assert check_against_evaluator(fixed, inputs) == 0
+            with gp.onnx.load(fixed) as alone:
+                wanted = alone.run(inputs)
+            for name, found in model.run(inputs).items():
+                np.testing.assert_allclose(found, wanted[name], rtol=1e-5, atol=1e-6)
+        assert model.stats().compilations <= 4
 
 
 @pytest.mark.parametrize("attributes", [{}, {"is_causal": 1}, {"is_causal": 1, "left_window_size": 1}])

@@ -6,6 +6,7 @@ import pytest
 import graphpool as gp
 from tests.helpers.onnx_models import ContributedCase, random_array
 from tests.helpers.plain_attention import attend, causal, join_heads, rotate, split_heads
+from tests.helpers.variable_programs import make_unknown
 
 B, S, KEYS, PAST, N, H = 2, 4, 6, 5, 3, 8
 D = N * H
@@ -173,3 +174,30 @@ def test_the_scores_are_never_stored(name):
 def test_what_has_no_expression_is_refused(case, reason):
     with pytest.raises(gp.UnsupportedError, match=reason):
         gp.onnx.load(case.model()[0])
+
+
+@pytest.mark.parametrize("is_flat", [True, False])
+def test_masked_texts_of_all_lengths_share_a_compilation(is_flat):
+    """The same tokens give the same, whatever is hidden behind them."""
+    weights = random_array((10, 3 * D), seed=1)
+
+    def given(tokens, padding):
+        x = np.pad(random_array((2, tokens, 10)), [(0, 0), (0, padding), (0, 0)], constant_values=3)
+        ends = np.full(2, tokens, "int32")
+        return [x, weights, BIAS[: 3 * D], ends if is_flat else lengths(ends, tokens + padding)]
+
+    cases = [(tokens, padding) for tokens in (3, 8, 21) for padding in (2, 5, 9)]
+    proto = make_unknown(case("Attention", given(4, 2), [np.zeros((2, 6, D))], (1, 2)).model()[0])
+    with gp.onnx.load(proto, fallback=False) as model:
+        for tokens, padding in cases:
+            names = [port.name for port in model.inputs]
+            x, _, _, mask = given(tokens, padding)
+            found = model.run(dict(zip(names, (x, mask), strict=True)))["y0"]
+            expected = self_attention_of(x[:, :tokens], weights)
+            np.testing.assert_allclose(found[:, :tokens], expected, rtol=1e-4, atol=1e-5)
+        assert model.stats().compilations == 1
+
+
+def self_attention_of(x, weights):
+    parts = np.split(x.astype(float) @ weights + BIAS[: 3 * D], 3, axis=2)
+    return join_heads(attend(*(split_heads(part, N) for part in parts)))

@@ -153,7 +153,7 @@ def test_inputs_without_expression_are_refused(index, reason):
         gp.onnx.load(case.model()[0])
 
 
-def decoder_layer(width=HEADS * DEPTH):
+def decoder_layer(width=HEADS * DEPTH, window=-1):
     """A layer as exporters write it: lengths follow from a mask of attention, caches grow with each step."""
     rng, columns = np.random.default_rng(0), (HEADS + 2 * SHARED) * DEPTH
     angles = np.outer(np.arange(32), 0.5 ** np.arange(8))
@@ -177,7 +177,7 @@ def decoder_layer(width=HEADS * DEPTH):
         helper.make_node("SimplifiedLayerNormalization", ["x", "gamma"], ["normal"], epsilon=1e-5),
         helper.make_node("MatMul", ["normal", "qkv"], ["packed"]),
         node("GroupQueryAttention", ["packed", "", "", "past_key", "past_value", "lengths", "total", "cos", "sin"],
-             "attended", "key", "value", num_heads=HEADS, kv_num_heads=SHARED, do_rotary=1),
+             "attended", "key", "value", num_heads=HEADS, kv_num_heads=SHARED, do_rotary=1, local_window_size=window),
         helper.make_node("MatMul", ["attended", "out"], ["projected"]),
         node("SkipSimplifiedLayerNormalization", ["projected", "x", "gamma2"], "y", "", "", "z", epsilon=1e-5),
     ]  # fmt: skip
@@ -191,6 +191,10 @@ def decoder_layer(width=HEADS * DEPTH):
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph(nodes, "layer", infos, results, tensors)
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+NO_CACHES = {"key": None, "value": None}
+"""Of a session, which keeps them."""
 
 
 def in_parts(run, x, sizes):
@@ -210,6 +214,23 @@ def test_steps_continue_a_prompt():
         whole = in_parts(model.run, x, [7])
         np.testing.assert_allclose(in_parts(model.run, x, [4, 1, 1, 1]), whole, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(in_parts(model.run, x, [3, 4]), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [-1, 4])
+@pytest.mark.parametrize("as_session", [False, True])
+def test_steps_of_all_lengths_share_compilations(as_session, window):
+    """One for a prompt, one for steps of one token, one for more tokens behind others."""
+    x, sizes = random_array((1, 31, HEADS * DEPTH)), [5, *[1] * 9, 3, 1, 1, 7, 4, 1]
+    with gp.onnx.load(decoder_layer(window=window), fallback=False) as model:
+        whole = in_parts(model.run, x, [31])
+        before = model.stats().compilations
+        if as_session:
+            with model.session({"key": "past_key", "value": "past_value"}, {"past": 40}) as session:
+                found = in_parts(lambda feeds: session.run({k: feeds[k] for k in ("x", "mask")}) | NO_CACHES, x, sizes)
+        else:
+            found = in_parts(model.run, x, sizes)
+        assert model.stats().compilations - before <= 3
+    np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_onnx_runtime_continues_a_prompt_likewise():
