@@ -3,6 +3,7 @@
 The public names; each is imported when it is first used, so that ``import graphpool`` stays quick.
 """
 
+from functools import partial as _partial
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
@@ -159,11 +160,11 @@ def _import_own(name: str) -> _Any:
         raise ImportError(f"the compiled module {error.name} is missing; {hint}", name=error.name) from error
 
 
-def _load_backends() -> None:
-    _import_module(".backends", __name__).load()
+def _load_backends(engine_kind: str) -> None:
+    _import_module(".backends", __name__).load(engine_kind)
 
 
-_backend_loader.loader = _load_backends
+_backend_loader.loaders.update({kind: _partial(_load_backends, kind) for kind in ("cpu", "gpu")})
 
 
 def __dir__() -> list[str]:

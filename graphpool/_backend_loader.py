@@ -7,5 +7,5 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-loader: Callable[[], object] | None = None
-"""Set by `graphpool`, so that neither it nor whoever imports it has to read the graph at once."""
+loaders: dict[str, Callable[[], object]] = {}
+"""Of engine kinds: filled by `graphpool`, so that neither it nor whoever imports it has to read the graph at once."""

@@ -4,7 +4,7 @@
     cpu/         patterns, lowering and primitives on the compiled kernels
     cuda/        the same for engines of kind ``gpu``: launches, and the host for what has no kernel
 
-Importing `graphpool` makes `load` the loader of the registry in `graphpool.graph.backend`.
+Importing `graphpool` makes `load` the loader of each kind in `graphpool.graph.backend`.
 """
 
 from ..graph.backend import register_backend
@@ -12,13 +12,21 @@ from ..graph.backend import register_backend
 __all__ = ["load"]
 
 
-def load() -> None:
-    """Register the backends of this package."""
-    from .cpu import CpuBackend
-    from .cuda import CudaBackend, HostBackend
-    from .reference import ReferenceBackend
+def load(engine_kind: str) -> None:
+    """Register the backends of this package for a kind of engine.
 
-    register_backend(CpuBackend())
-    register_backend(ReferenceBackend())
-    register_backend(CudaBackend())
-    register_backend(HostBackend())
+    Parameters
+    ----------
+    engine_kind : {"cpu", "gpu"}
+    """
+    if engine_kind == "cpu":
+        from .cpu import CpuBackend
+        from .reference import ReferenceBackend
+
+        register_backend(CpuBackend())
+        register_backend(ReferenceBackend())
+    else:
+        from .cuda import CudaBackend, HostBackend
+
+        register_backend(CudaBackend())
+        register_backend(HostBackend())

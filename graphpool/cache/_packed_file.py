@@ -3,7 +3,7 @@
     0      magic, 8 bytes
     8      digest of the rest of the page
     24     length of the JSON text, 4 bytes, little-endian
-    28     JSON: the key, the number of bytes that follow and their digest; zeros up to the end of the page
+    28     JSON: the key, the number of bytes that follow and their checksum; zeros up to the end of the page
     4096   the packed weight
 
 A file is trusted only if its page is the one that would be written for its key and its bytes, so what a killed writer
@@ -21,6 +21,7 @@ import numpy as np
 from ..errors import InvalidArgumentError, explain
 from ..mapped_file import MappedFile, open_regular
 from ._handle import ConstantBuffer
+from ._quick import checksum
 from .identity import digest_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ..typing import MemoryResource
     from .packed_store import PackedKey
 
-MAGIC = b"GPPACK\x00\x01"
+MAGIC = b"GPPACK\x00\x02"
 HEADER_NBYTES = 4096
 CHUNK_NBYTES = 8 << 20
 ALIGNMENT = 64
@@ -63,7 +64,7 @@ def describe_key(key: PackedKey) -> list[Any]:
 
 
 def _header(key: PackedKey, data: memoryview) -> bytes:
-    text = json.dumps({"key": describe_key(key), "nbytes": data.nbytes, "digest": digest_of(data).hex()}).encode()
+    text = json.dumps({"key": describe_key(key), "nbytes": data.nbytes, "checksum": checksum(data).hex()}).encode()
     rest = len(text).to_bytes(4, "little") + text
     if len(rest) > HEADER_NBYTES - 24:
         raise InvalidArgumentError(explain("key of a packed weight", accepted="up to 3 KiB of names", got=len(text)))

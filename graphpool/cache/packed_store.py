@@ -78,7 +78,8 @@ class PackedStore:
     them. What killed writers left is removed by the next writer. Links are not followed; what is no regular file is
     ignored. Nothing here writes a file in place, and nobody else may: replace by renaming.
     Ownership: a buffer keeps its mapping alive. Threads: safe, between processes as well, also after ``fork``. Cost: a
-    first `get` reads and checks the file, about 1 s for 1 GB; further ones, while a buffer of it lives, are a look-up.
+    first `get` reads and checks the file, at the speed of memory where it is cached; further ones, while a buffer of it
+    lives, are a look-up.
     Needs a file system with renaming and advisory locks (``flock``).
     Source: the mapped weights of inference servers; atomic replacement as databases do it.
     """

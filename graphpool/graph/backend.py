@@ -158,9 +158,10 @@ def backends_for(engine_kind: str) -> list[Backend]:
     InvalidArgumentError
         There is no such kind.
     """
-    if _backend_loader.loader is not None:
-        _load()
-    return list(_registry[check_engine_kind(engine_kind)])
+    group = _registry[check_engine_kind(engine_kind)]
+    if engine_kind in _backend_loader.loaders:
+        _load(engine_kind)
+    return list(group)
 
 
 def opaque_nbytes(tensor: LogicalTensor) -> int:
@@ -183,12 +184,13 @@ def opaque_nbytes(tensor: LogicalTensor) -> int:
     )
 
 
-def _load() -> None:
-    """Call the loader, unless another thread has meanwhile; it counts as called when it has ended."""
+def _load(engine_kind: str) -> None:
+    """Call the loader of a kind, unless another thread has meanwhile; it counts as called when it has ended."""
     with _loading:
-        if _backend_loader.loader is not None:
-            _backend_loader.loader()
-            _backend_loader.loader = None
+        loader = _backend_loader.loaders.get(engine_kind)
+        if loader is not None:
+            loader()
+            del _backend_loader.loaders[engine_kind]
 
 
 def _reset_in_child() -> None:

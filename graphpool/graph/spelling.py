@@ -122,6 +122,7 @@ class _Matcher:
         self._outputs = outputs
         self._tensors = {tensor.id: tensor for op in view.ops for tensor in op.inputs}
         self._tolerance = _TOLERANCE
+        self._apart: dict[tuple[int, type], tuple[float, _Parts] | None] = {}
 
     def find(self, number: int, spellings: Sequence[Spelling]) -> Respelt | None:
         """What op `number` is the last op of, by the first spelling that fits."""
@@ -247,6 +248,12 @@ class _Matcher:
 
     def _parts(self, tensor_id: int, whole: type) -> tuple[float, _Parts] | None:
         """A number and powers whose product, or signed terms whose sum, a tensor is; None where there are too many."""
+        key = tensor_id, whole  # every spelling asks
+        if key not in self._apart:
+            self._apart[key] = self._take_apart(tensor_id, whole)
+        return self._apart[key]
+
+    def _take_apart(self, tensor_id: int, whole: type) -> tuple[float, _Parts] | None:
         is_product, inverses = whole is Product, _INVERSES[whole]
         number, parts = float(is_product), Counter[int]()
         waiting = [(tensor_id, 1, True)]

@@ -33,8 +33,15 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .._collection import collection_paused, settle_objects
 from ..errors import UnsupportedError
-from .loader import importer, load
+
+with collection_paused():  # what modules hold stays
+    from .loader import importer, load
+
+    with suppress(UnsupportedError):  # without onnx, `load` says so
+        importer()
+    settle_objects()
 
 if TYPE_CHECKING:
     from .inference_session import (
@@ -75,9 +82,6 @@ __all__ = [
     "load",
     "set_default_logger_severity",
 ]
-
-with suppress(UnsupportedError):  # without onnx, `load` says so
-    importer()
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graphpool._collection import collection_paused
 from graphpool._dataclasses import replace
 from graphpool.errors import InvalidArgumentError, UnsupportedError, check_choice, explain
 from graphpool.graph.backend import backends_for
@@ -12,7 +13,6 @@ from graphpool.limits import Limits
 from graphpool.mapped_file import check_mapping
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.runtime import Engine, Model
-from graphpool.runtime.collection import collection_paused
 from graphpool.runtime.model import WEIGHTS_MODES
 from graphpool.runtime.model_memory import check_priority
 
@@ -110,7 +110,7 @@ def load(
     ``bytearray`` or a ModelProto are copied once. Close the model, or use it as a context manager.
     Threads: safe. Cost: reading the weights, and compilation; beside the source a load takes the packed weights, the
     copies, and of a file the largest weight. Python's garbage
-    collector pauses meanwhile, for the whole process: see `graphpool.runtime.collection`.
+    collector pauses meanwhile, for the whole process: see `graphpool._collection`.
 
     Examples
     --------
@@ -183,7 +183,6 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
     return model
 
 
-@collection_paused()
 def importer() -> tuple[Any, Any]:
     """`read_model` and `Specialiser`, which need onnx, or UnsupportedError; all that loading takes is imported.
 

@@ -279,7 +279,7 @@ class _Search:
         """The stages of the best sequence, again and again, until all of them are known."""
         is_new = True
         while is_new and time.monotonic() < self.deadline_s:
-            lowering, placed = place_steps(self.partition, options)
+            lowering, _, placed = place_steps(self.partition, options)
             assert placed.schedule is not None  # somebody asked
             stages: Sequence[Stage] = placed.schedule.details.get("stages", ())
             is_new = sum(self.measure(lowering, stage) for stage in stages) > 0

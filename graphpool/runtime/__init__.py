@@ -34,7 +34,6 @@
     dynamic_partition.py  a partition of unknown shapes
     request_batches.py  many requests to a model: side by side, or filled up to batches
     _form_cache.pyx forms of either, each closed after the last run that uses it
-    collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
     inner_models.py host functions that run models of their own:

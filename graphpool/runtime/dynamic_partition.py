@@ -6,6 +6,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from graphpool._collection import collection_paused
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, brief, check_choice, explain
 from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.notebook import brief_list, html_table
@@ -14,7 +15,6 @@ from graphpool.typing import UNKNOWN_DIM
 from ._compiled import SCRATCH_MODES, WEIGHTS_MODES, CompiledPartition, _recompile
 from ._form_cache import FormCache
 from ._tensor import Tensor
-from .collection import collection_paused
 from .primitive import forget_program
 from .resizable_form import ResizableForm
 from .scheduling import parse_options

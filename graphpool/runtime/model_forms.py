@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from graphpool import spans
+from graphpool._collection import collection_paused
 from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.log import compile_log, execute_log, is_on, profile_log
@@ -21,7 +22,6 @@ from ._form_cache import FormCache
 from ._model_run import ModelRun
 from ._result_arrays import ResultArrays
 from ._stream import Stream
-from .collection import collection_paused
 from .constant_part import check_files
 from .declared_shapes import DeclaredShapes
 from .executable import Executable

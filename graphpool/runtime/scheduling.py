@@ -21,6 +21,7 @@ from ..schedule import (
     sequential,
     wavefront,
 )
+from ..schedule.simulation import least_makespan
 from ._streams import MAX_STREAMS
 from .costs import program_key, stage_latencies, step_costs
 from .machine import EVENT_COST_S, MEMORY_BANDWIDTH
@@ -149,8 +150,7 @@ def make_schedule(
         schedule = policies[choice](graph, streams)
         return replace(schedule, policy=f"auto:{choice}", details={**schedule.details, "candidates": measured})
     shared = [cost / max(speedup, 1) for cost, speedup in zip(graph.costs, speedups, strict=True)]
-    bound = max(graph.with_costs(shared).critical_path, graph.work / threads)
-    if bound >= (1 - MIN_GAIN) * sum(shared):
+    if least_makespan(graph, streams, threads, speedups) >= (1 - MIN_GAIN) * sum(shared):
         return sequential(graph)
     counts = {streams, *(k for k in range(2, streams) if threads % k == 0)}
     machine = {"event_cost": EVENT_COST_S, "threads": threads, "speedups": speedups, **shared_memory(traffic)}

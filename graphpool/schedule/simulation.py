@@ -15,6 +15,7 @@ from .graph import as_costs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .graph import DependencyGraph
     from .schedule import Schedule
 
 
@@ -121,6 +122,16 @@ def simulate(
     clock = _Clock(tasks, task_costs, demands, event_cost, bandwidth, helpers)
     clock.run()
     return _summary(schedule, tasks, clock)
+
+
+def least_makespan(
+    graph: DependencyGraph, streams: int, threads: int | None = None, speedups: Sequence[float] | None = None
+) -> float:
+    """What no schedule on so many streams can beat, by arguments that `simulate` takes: the heaviest path, all work."""
+    if threads is None or speedups is None:
+        return max(graph.critical_path, graph.work / streams)
+    shared = [cost / max(speedup, 1) for cost, speedup in zip(graph.costs, speedups, strict=True)]
+    return max(graph.with_costs(shared).critical_path, graph.work / threads)
 
 
 def roofline_cost(flops: float, nbytes: float, peak_flops: float, bandwidth: float) -> float:

@@ -36,7 +36,7 @@ def test_candidates_of_auto_are_listed_best_first():
     schedule = auto(FORK)
     lines = [line.split() for line in _lines(schedule)]
     makespans = [float(line[1]) for line in lines if line[0] in schedule.details["candidates"]]
-    assert len(makespans) == 6
+    assert len(makespans) == len(schedule.details["candidates"]) > 1
     assert makespans == sorted(makespans)
 
 

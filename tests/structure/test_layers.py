@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEAVES = {
-    "_atomic", "_backend_loader", "_dataclasses", "_finalizing", "_size_bounds", "_size_program", "_sizes",
-    "_unraisable", "_version", "config", "drawing", "errors", "fork", "limits", "log", "mapped_file", "notebook",
-    "spans", "typing",
+    "_atomic", "_backend_loader", "_collection", "_dataclasses", "_finalizing", "_size_bounds", "_size_program",
+    "_sizes", "_unraisable", "_version", "config", "drawing", "errors", "fork", "limits", "log", "mapped_file",
+    "notebook", "spans", "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -26,6 +26,7 @@ TOP = BELOW_BACKENDS | {"backends"}
 MAY_IMPORT = {
     "_atomic": set(),
     "_backend_loader": set(),
+    "_collection": set(),
     "_dataclasses": set(),
     "_sizes": {"errors"},
     "_size_program": {"_sizes", "errors"},

@@ -54,6 +54,10 @@ class Block:
         return len(self.data)
 
 
+_VARYING = frozenset({Size, Real, Block})
+"""Types of what may be another number for other sizes."""
+
+
 def join_blocks(blocks: Iterable[bytes | Block]) -> Any:
     """Blocks one behind the other: bytes where nothing varies, else a `Block`."""
     parts: list[bytes] = []
@@ -124,23 +128,16 @@ class Record:
 
     def _pack_row(self, row: Sequence[Any]) -> bytes | Block:
         patches: list[Patch] = []
-        if any(type(number) in (Size, Real, Block) for number in row):
-            row = [self._plain(*place, number, patches) for place, number in zip(self._places, row, strict=True)]
+        if not _VARYING.isdisjoint(map(type, row)):
+            row = [
+                _plain(*place, number, patches) if type(number) in _VARYING else number
+                for place, number in zip(self._places, row, strict=True)
+            ]
         try:
             data = self._struct.pack(*row)
         except OverflowError:
             data = self._struct.pack(*map(_as_f32, row))
         return Block(data, tuple(patches)) if patches else data
-
-    def _plain(self, place: int, letter: str, number: Any, patches: list[Patch]) -> Any:
-        """A number as it is now; `patches` is extended if it varies."""
-        if isinstance(number, Block):
-            patches += [(place + offset, inner, size) for offset, inner, size in number.patches]
-            return number.data
-        if type(number) is Size or (type(number) is Real and letter in "fd"):
-            patches.append((place, letter, number))
-            return hint_of(number)
-        return number
 
 
 @cache
@@ -180,6 +177,17 @@ def _declared(fields: str) -> list[tuple[str, str, tuple[int, ...]]]:
             name, *sizes = re.findall(r"\w+", declarator)
             found.append((kind, name, tuple(map(int, sizes))))
     return found
+
+
+def _plain(place: int, letter: str, number: Any, patches: list[Patch]) -> Any:
+    """A number as it is now; `patches` is extended if it varies."""
+    if isinstance(number, Block):
+        patches += [(place + offset, inner, size) for offset, inner, size in number.patches]
+        return number.data
+    if type(number) is Size or (type(number) is Real and letter in "fd"):
+        patches.append((place, letter, number))
+        return hint_of(number)
+    return number
 
 
 def _as_f32(value: Any) -> Any:

@@ -30,7 +30,7 @@ from .layout.opaque import choose_layout, layout_id_of, opaque_nbytes, strides_o
 from .lower.lowering import Lowering
 from .match.groups import make_groups
 from .patterns import PATTERNS
-from .place.link import link, link_constants
+from .place.link import arena_nbytes, link, link_constants
 from .place.merging import Relowering, place_steps
 from .place.placement import find_inplace_ports
 from .place.streams import step_signature
@@ -230,12 +230,10 @@ def make_primitive(
     """
     start, appends = time.perf_counter(), appends or {}
     threads, planner = engine.threads, engine.planner
-    lowering, plan = place_steps(relowering(partition, inputs, outputs, threads, appends), options)
+    lowering, now, plan = place_steps(relowering(partition, inputs, outputs, threads, appends), options)
     schedule = plan.schedule if plan.is_parallel else None
     nports = len(inputs) + len(outputs)
     linked = link(lowering, nports, threads, schedule, planner)
-    sequential = linked if schedule is None else link(lowering, nports, threads, planner=planner)
-    now = lowering.with_hints()
     steps = [now.steps[k] for k in linked.order]
     position = {op.id: k for k, op in enumerate(partition.ops)}
     made_by = {tensor.id: (k, n) for k, op in enumerate(partition.ops) for n, tensor in enumerate(op.outputs)}
@@ -252,7 +250,7 @@ def make_primitive(
         speedups=plan.speedups,
         traffic=plan.traffic,
         signature=plan.signature,
-        sequential_nbytes=sequential.program.arena_nbytes,
+        sequential_nbytes=linked.program.arena_nbytes if schedule is None else arena_nbytes(lowering, threads, planner),
     )
     inplace = [pair for pair in find_inplace_ports(lowering.steps, inputs, outputs, schedule) if pair[0] not in appends]
     inplace += appends.items()

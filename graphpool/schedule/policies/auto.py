@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.schedule.schedule import Schedule
-from graphpool.schedule.simulation import simulate
+from graphpool.schedule.simulation import least_makespan, simulate
 
 from .asap import asap
 from .critical_path import balance, check_streams, list_schedule, sequential
@@ -47,12 +47,13 @@ def auto(
     event_cost, nbytes, bandwidth, threads, speedups
         As in `simulate`: what a wait costs, the memory traffic that streams compete for, the threads that help.
     min_gain : float, default=0
-        Share of the sequential makespan that must be gained before more than one stream is used; 0 to 1.
+        Share of the sequential makespan that must be gained before more than one stream is used; 0 to 1. No further
+        policy is tried once none can gain as much over the best so far.
 
     Returns
     -------
     schedule : Schedule
-        ``details["candidates"]`` maps each policy to its simulated makespan.
+        ``details["candidates"]`` maps each policy that was tried to its simulated makespan.
 
     Raises
     ------
@@ -71,12 +72,16 @@ def auto(
         raise InvalidArgumentError(message, min_gain=min_gain)
     makespans: dict[str, float] = {}
     schedules: dict[str, Schedule] = {}
+    least: float | None = None
     for schedule in _candidates(graph, streams):
         schedules[schedule.policy] = schedule
         simulation = simulate(
             schedule, event_cost=event_cost, nbytes=nbytes, bandwidth=bandwidth, threads=threads, speedups=speedups
         )
         makespans[schedule.policy] = simulation.makespan
+        least = least_makespan(graph, streams, threads, speedups) if least is None else least
+        if min(makespans.values()) - least <= min_gain * makespans["sequential"]:
+            break
     choice = min(makespans, key=makespans.__getitem__)  # the first of equals: simpler policies come first
     if makespans[choice] >= (1 - min_gain) * makespans["sequential"]:
         choice = "sequential"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
 
-__all__ = ["LinkedProgram", "link", "link_constants", "link_stage"]
+__all__ = ["LinkedProgram", "arena_nbytes", "link", "link_constants", "link_stage"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,12 @@ def link(
     placed, scratch = _place(steps, offsets), _place_scratch(steps, offsets)
     program = Program(placed, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists)
     return LinkedProgram(program, order, steps, temporaries, places)
+
+
+def arena_nbytes(lowering: Lowering, threads: int, planner: Planner | None = None) -> int:
+    """The arena of the steps of a lowering, were each to follow the one before. Unit: bytes."""
+    nthreads = count_threads([step.call for step in lowering.steps], threads, 0)
+    return find_temporaries(_with_scratch(lowering.steps, nthreads), None, planner).plan()[1]
 
 
 def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int]], threads: int) -> Program:

@@ -56,8 +56,8 @@ class Relowering:
         return {op.id: op for op in self.ops}
 
 
-def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Lowering, StepPlan]:
-    """The steps of a partition, and how they are placed on streams."""
+def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Lowering, Lowering, StepPlan]:
+    """The steps of a partition, the same for the sizes that there are now, and how they are placed on streams."""
     plain, ports = partition.hinted(()), (partition.ops, partition.nports, partition.threads)
     signature, merges = None, None
     if plain.horizontal_fusions and options.may_be_parallel(partition.threads):
@@ -68,7 +68,7 @@ def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Loweri
     if merges is None:
         merges = _measured_faster(partition, plain)
     hinted = partition.hinted(merges) if merges else plain
-    return partition.lower(merges), schedule_steps(hinted, *ports, options, signature)
+    return partition.lower(merges), hinted, schedule_steps(hinted, *ports, options, signature)
 
 
 def _wanted_by_ios(partition: Relowering, plain: Lowering, steps: StepGraph, options: ScheduleOptions) -> Merges:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["collection_paused"]
+__all__ = ["collection_paused", "settle_objects"]
 
 
 @contextmanager
@@ -34,6 +34,21 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         _pause.leave(block)
+
+
+def settle_objects() -> None:
+    """Move all objects that the collector knows to its oldest generation, where they would come if they stay.
+
+    After an import, say, which leaves tens of thousands: the next collection would look at each, for nothing. Cycles of
+    garbage among them wait for a full collection. Nothing happens where somebody has frozen objects.
+
+    Notes
+    -----
+    Threads: safe. Cost: a microsecond, however many there are.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()  # which moves them there
 
 
 class _Pause:

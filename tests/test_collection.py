@@ -1,11 +1,13 @@
 import gc
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
 
 import graphpool as gp
-from graphpool.runtime.collection import collection_paused
+from graphpool._collection import collection_paused
 from tests.helpers.onnx_models import node_model, random_array
 
 
@@ -81,3 +83,33 @@ def test_loading_and_specialising_pause_and_let_go(monkeypatch):
         assert gc.isenabled()
         loaded.run(feeds)
         assert gc.isenabled()
+
+
+SETTLE = """
+import gc, weakref
+from graphpool._collection import collection_paused, settle_objects
+
+class Node:
+    pass
+
+def generations(wanted):
+    return [k for k in range(3) if any(item is wanted for item in gc.get_objects(generation=k))]
+
+with collection_paused():
+    node = Node()
+    node.own, gone = node, weakref.ref(node)
+    assert generations(node) == [0]
+    settle_objects()
+    assert generations(node) == [2] and gc.get_freeze_count() == 0
+    del node
+gc.collect()
+assert gone() is None
+gc.freeze()
+count = gc.get_freeze_count()
+settle_objects()
+assert gc.get_freeze_count() == count > 0
+"""
+
+
+def test_objects_settle_in_the_oldest_generation_but_where_some_are_frozen():
+    subprocess.run([sys.executable, "-c", SETTLE], check=True)
