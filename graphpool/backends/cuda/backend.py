@@ -91,6 +91,7 @@ class CudaBackend:
             targets,
             engine,
             [step.name for step in lowering.steps],
+            [step.op_id for step in lowering.steps],
             LaunchList(device.cuda, launches, arena_nbytes),
             bytes(lowering.literals),
             find_inplace_ports(lowering.steps, sources, targets),

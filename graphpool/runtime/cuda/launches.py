@@ -42,6 +42,9 @@ class LaunchList:
     Threads: safe; a run copies nothing but addresses.
     """
 
+    streams = None
+    uses_blas = False
+
     def __init__(self, device: CudaDevice, launches: Sequence[Launch], arena_nbytes: int) -> None:
         self._device, self.launches, self.arena_nbytes = device, tuple(launches), arena_nbytes
         self._params = [ctypes.create_string_buffer(one.call.params, len(one.call.params)) for one in self.launches]
