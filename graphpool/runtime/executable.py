@@ -440,8 +440,8 @@ class Executable(ResizableForm):
     @property
     def streams(self) -> int:
         """Most streams that a partition runs on."""
-        lists = [program.streams for program in self._programs if program is not None]
-        return max((streams.nstreams for streams in lists if streams is not None), default=1)
+        schedules = [compiled.schedule for compiled in self._origins]
+        return max((len(schedule.stream_ids) for schedule in schedules if schedule is not None), default=1)
 
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""

@@ -27,12 +27,14 @@ from ..form_parts import FormParts
 from ..form_plan import TensorPlaces
 from ..model_step import ModelStep, is_plain
 from ..runner import Runner
+from .gpu_graph import GpuGraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.memory import Planner
+    from graphpool.memory._arrays import ArrayAllocator
     from graphpool.typing import MemoryResource
 
     from .._result_arrays import ResultArrays
@@ -230,25 +232,28 @@ class GpuRunner(Runner):
         frame = Frame(address, self._constants.values, Addresses(0), self._results.allocator())
         first, *steps, last = self._steps
         between = [self._make_step(number, step, frame) for number, step in enumerate(steps, 1)]
-        upload, download = partial(self._upload, frame, first.outputs), partial(self._download, frame, last.inputs)
-        frame.calls.extend([upload, *between, download])
+        upload = partial(self._upload, frame.values, address, first.outputs)
+        frame.calls.extend([upload, *between, partial(self._download, frame.values, address, last.inputs)])
         return frame
 
-    def _address(self, frame: Frame, tensor_id: int) -> int:
+    def _address(self, arena: int, tensor_id: int) -> int:
         """Where a tensor lies on the device; 0 where it has no bytes."""
         if not self._described[tensor_id].nbytes:
             return 0
         known = self._constants.tensors.get(tensor_id)
-        return frame.address + self._plan.offsets[tensor_id] if known is None else known.data_ptr
+        return arena + self._plan.offsets[tensor_id] if known is None else known.data_ptr
 
     def _make_step(self, number: int, step: ModelStep, frame: Frame) -> Callable[[], object]:
-        compiled: Any = step.compiled
-        if compiled is None or compiled.program is None:
-            return partial(self._run_on_host, step, frame)
-        launching: GpuPartition = compiled
-        tensors = [self._address(frame, i) for i in (*step.inputs, *step.outputs)]
-        arena = frame.address + self._plan.offsets.get(~number, 0)
-        return partial(launching.program.run, self._queue.handle, launching.bases(arena, tensors))
+        """What runs a step: of launches, a graph that is captured here."""
+        if not _launching([step]):
+            return partial(self._run_on_host, step, frame.values, frame.address, frame.arrays)
+        [(_, compiled)] = _launching([step])
+        tensors = [self._address(frame.address, i) for i in (*step.inputs, *step.outputs)]
+        bases = compiled.bases(frame.address + self._plan.offsets.get(~number, 0), tensors)
+        if not len(compiled.program):
+            return int
+        graph = GpuGraph(self._device.cuda, compiled.program, bases)
+        return partial(graph.launch, self._queue.handle)
 
     @property
     def _queue(self) -> GpuQueue:
@@ -257,38 +262,33 @@ class GpuRunner(Runner):
 
     # ---- copies
 
-    def _upload(self, frame: Frame, tensor_ids: Iterable[int]) -> None:
+    def _upload(self, values: Mapping[int, Any], arena: int, tensor_ids: Iterable[int]) -> None:
         """Copy arrays of the run to their places."""
         for i in tensor_ids:
-            array = np.ascontiguousarray(frame.values[i])
+            array = np.ascontiguousarray(values[i])
             assert array.nbytes == self._described[i].nbytes
-            self._device.upload(array, self._address(frame, i), self._queue.handle)
+            self._device.upload(array, self._address(arena, i), self._queue.handle)
 
-    def _download(self, frame: Frame, tensor_ids: Iterable[int]) -> None:
+    def _download(self, values: Mapping[int, Any], arena: int, tensor_ids: Iterable[int]) -> None:
         """Copy outputs to the arrays of the run; the arena's work is done then."""
         for i in tensor_ids:
-            self._fetch(frame, i, frame.values[i])
+            self._device.download(self._address(arena, i), values[i], self._queue.handle)
         self._device.cuda.synchronize(self._queue.handle)
-
-    def _fetch(self, frame: Frame, tensor_id: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Copy a tensor from the device."""
-        self._device.download(self._address(frame, tensor_id), array, self._queue.handle)
-        return array
 
     # ---- what the host runs
 
-    def _run_on_host(self, step: ModelStep, frame: Frame) -> None:
+    def _run_on_host(self, step: ModelStep, values: dict[int, Any], arena: int, arrays: ArrayAllocator) -> None:
         """Compute a step from arrays, with copies of what the device has and of what it needs."""
-        values = frame.values
         for i in dict.fromkeys(step.inputs):
             if values.get(i) is None and i in self._plan.offsets:
-                values[i] = self._fetch(frame, i, self._empty(i))
+                values[i] = self._empty(i)
+                self._device.download(self._address(arena, i), values[i], self._queue.handle)
         if step.compiled is None:
             are_plain = [is_plain(self._described[i]) for i in step.outputs]
             for i, plain in zip(step.outputs, are_plain, strict=True):
                 if plain and values.get(i) is None:
                     values[i] = self._empty(i)
-            step.call_host(values, are_plain, self._form.host_budget, frame.arrays)
+            step.call_host(values, are_plain, self._form.host_budget, arrays)
         else:
             computing: HostPartition = step.compiled  # type: ignore[assignment]
             found = computing.compute([values[i] for i in step.inputs])
@@ -297,7 +297,7 @@ class GpuRunner(Runner):
                     values[i] = array
                 else:
                     values[i][...] = array
-        self._upload(frame, [i for i in step.outputs if i in self._plan.offsets])
+        self._upload(values, arena, [i for i in step.outputs if i in self._plan.offsets])
 
     def _empty(self, tensor_id: int) -> np.ndarray[Any, Any]:
         lt = self._described[tensor_id]

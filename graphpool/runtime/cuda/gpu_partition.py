@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from graphpool.graph import LogicalTensor
     from graphpool.graph.partition import Partition
+    from graphpool.schedule import Schedule
 
     from .._stream import Stream
     from ..engine import Engine
@@ -46,7 +47,7 @@ class _DevicePartition(Locked):
     primitive = None
     program: LaunchList | None = None
     template = None
-    schedule = None
+    schedule: Schedule | None = None
     scratchpad_nbytes = literals_nbytes = 0
 
     def __init__(
@@ -254,7 +255,7 @@ class GpuPartition(_DevicePartition):
         super().__init__(partition, inputs, outputs, engine, implementations, step_ops)
         self.program: LaunchList = program
         self.inplace_ports = tuple(inplace_ports)
-        self.scratchpad_nbytes = program.arena_nbytes
+        self.scratchpad_nbytes, self.schedule = program.arena_nbytes, program.schedule
         self._literals = _Literals(engine, literals)
         self.literals_nbytes = len(literals)
 

@@ -1,5 +1,6 @@
 """Whole models on engines of kind gpu: results, copies, memory, constants and errors."""
 
+import gc
 import pickle
 import threading
 
@@ -11,6 +12,7 @@ from onnx import helper, numpy_helper
 import graphpool as gp
 from graphpool import demo
 from graphpool.cache import constant_tensor_cache
+from graphpool.runtime.cuda.gpu_graph import GpuGraph, _Captured
 from graphpool.runtime.executable import Executable
 from graphpool.runtime.model_form import ModelForm
 
@@ -177,6 +179,76 @@ def test_outputs_that_nothing_computes(gpu):
     inputs = {"x": np.array([-1, 0, 2], np.float32)}
     with gp.onnx.load(source, engine=gpu) as model:
         check(model.run(inputs), {"same": inputs["x"], "y": np.maximum(inputs["x"], 0), "w": WEIGHTS[0]})
+
+
+# ---- graphs and schedules
+
+
+def branches(width=3):
+    """Branches of three nodes each on one input, whose results are joined: what several streams are for."""
+    f32 = onnx.TensorProto.FLOAT
+    nodes, ends = [], []
+    for k in range(width):
+        nodes += [
+            ("MatMul", ["x", f"w{k}"], [f"m{k}"], {}),
+            ("Softmax", [f"m{k}"], [f"s{k}"], {}),
+            ("MatMul", [f"s{k}", f"v{k}"], [f"e{k}"], {}),
+        ]
+        ends.append(f"e{k}")
+    nodes += [("Concat", ends, ["c"], {"axis": 1}), ("Softmax", ["c"], ["y"], {})]
+    constants = {f"{name}{k}": RNG.standard_normal((6, 6), np.float32) for k in range(width) for name in "wv"}
+    return onnx_model(nodes, {"x": (f32, [70, 6])}, {"y": (f32, [70, 6 * width])}, constants)
+
+
+class Counted:
+    """Counts the calls of a method, and leaves one of them out."""
+
+    def __init__(self, monkeypatch, owner, name):
+        self.left_out, self.count = None, 0
+        method = getattr(owner, name)
+
+        def counted(*args):
+            self.count += 1
+            return None if self.count - 1 == self.left_out else method(*args)
+
+        monkeypatch.setattr(owner, name, counted)
+
+
+@pytest.mark.parametrize("policy", ["wavefront", "asap", "nimble", "list", "ios"])
+def test_schedules_have_parallel_branches_in_one_graph(driver, gpu, monkeypatch, policy):
+    source = branches()
+    captures, launches = Counted(monkeypatch, GpuGraph, "_capture"), Counted(monkeypatch, GpuGraph, "launch")
+    inputs = [{"x": RNG.standard_normal((70, 6), np.float32)} for _ in range(3)]
+    with gp.onnx.load(source, engine=gpu, schedule=policy, streams=3) as model:
+        assert model.stats().streams > 1
+        predicted = model.predict_peak()
+        for seed, given in enumerate(inputs):
+            driver.seed(seed)
+            check(model.run(given), on_cpu(source, given))
+            assert (captures.count, launches.count) == (1, seed + 1)  # one graph for all inputs
+        assert gpu.budget.peak == predicted
+
+
+@pytest.mark.parametrize("policy", ["wavefront", "asap"])
+def test_waits_that_are_left_out_of_a_model_are_found(driver, gpu, monkeypatch, policy):
+    """Those between launches are: what forks and joins the capture itself is refused by the driver at once."""
+    waits, source = Counted(monkeypatch, _Captured, "wait"), branches()
+    inputs = {"x": RNG.standard_normal((70, 6), np.float32)}
+    seen = set()
+    with gp.onnx.load(source, engine=gpu, schedule=policy, streams=3) as model:
+        model.run(inputs)
+        count = waits.count
+    assert driver.reports() == []
+    for left_out in range(count):
+        waits.left_out, waits.count = left_out, 0
+        try:
+            with gp.onnx.load(source, engine=gpu, schedule=policy, streams=3) as model:
+                model.run(inputs)
+        except gp.BackendError:
+            seen.add("refused")
+        seen |= driver.kinds()
+        gc.collect()
+    assert {"use without order", "refused"} <= seen
 
 
 # ---- memory
