@@ -210,6 +210,7 @@ class GpuRunner(Runner):
         self._budget = stream.engine.budget
         self._device: GpuDevice = stream.engine.device  # type: ignore[assignment]
         made = {i for step in steps for i in step.outputs}
+        self._launched = {i for step, _ in _launching(steps) for i in step.outputs}
         sized = [i for i in self._targets if is_plain(described.get(i))]
         host_budget = form.host_budget if any(step.function is not None for step in steps) else None
         self.connect(form, self._targets, sized, (), {*form.inputs.values(), *made}, results, arenas, host_budget)
@@ -279,9 +280,9 @@ class GpuRunner(Runner):
 
     def _run_on_host(self, step: ModelStep, values: dict[int, Any], arena: int, arrays: ArrayAllocator) -> None:
         """Compute a step from arrays, with copies of what the device has and of what it needs."""
-        for i in dict.fromkeys(step.inputs):
-            if values.get(i) is None and i in self._plan.offsets:
-                values[i] = self._empty(i)
+        for i in self._launched.intersection(step.inputs):
+            if values.get(i) is None or i in self._targets:  # whose array is empty until somebody fills it
+                values[i] = self._empty(i) if values.get(i) is None else values[i]
                 self._device.download(self._address(arena, i), values[i], self._queue.handle)
         if step.compiled is None:
             are_plain = [is_plain(self._described[i]) for i in step.outputs]

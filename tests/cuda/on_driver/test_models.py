@@ -138,6 +138,19 @@ def test_ops_without_a_kernel_are_computed_by_the_host_between_counted_copies(dr
         assert (copies.uploads - before[0], copies.downloads - before[1]) == (2, 2)
 
 
+def test_outputs_that_the_host_reads_too(driver, gpu):
+    f32 = onnx.TensorProto.FLOAT
+    nodes = [("Exp", ["x"], ["e"], {}), ("CumSum", ["e", "axis"], ["c"], {}), ("Neg", ["c"], ["y"], {})]
+    outputs = {name: (f32, [3, 5]) for name in "ecy"}
+    source = onnx_model(nodes, {"x": (f32, [3, 5])}, outputs, {"axis": np.int64(0)})
+    inputs = {"x": RNG.standard_normal((3, 5), np.float32)}
+    with gp.onnx.load(source, engine=gpu) as model:
+        for _ in range(2):
+            check(model.run(inputs), on_cpu(source, inputs))
+        out = {name: np.empty((3, 5), np.float32) for name in "ecy"}
+        check(model.run(inputs, out), on_cpu(source, inputs))
+
+
 def test_what_the_host_alone_reads_stays_there(gpu):
     """A table of rows is looked up by the host: neither the table nor the numbers are copied."""
     i64, f32 = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
