@@ -26,7 +26,7 @@ _ELTWISE_THREADS = 256
 
 def eltwise(program: Program) -> CudaCall:
     """A program by itself: arguments as its loads and stores number them. A thread an index."""
-    source = KernelSource("eltwise")
+    source = KernelSource("eltwise", program.register)
     size = prod(program.shape)
     source.numbers(size=size)
     nargs = add_program(source, program)

@@ -19,6 +19,7 @@ from ..cpu.match.undone import drop_undone
 from ..cpu.patterns import PATTERNS, SPELLINGS
 from ..cpu.place.placement import find_inplace_ports, find_temporaries
 from ..cpu.place.streams import step_edges, touched_nbytes
+from .attention import has_kernel
 from .lowering import CudaLowering
 from .rules import lower_group
 from .support import supports
@@ -130,7 +131,7 @@ def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[
         ops = rewrite(ops, shapes, results)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
     lowering = CudaLowering(inputs, outputs, shapes, dtypes)
-    for group in make_groups(ops, shapes, results, post_ops_alone=True):
+    for group in make_groups(ops, shapes, results, attentions=has_kernel):
         lowering.op_id = group.first.id
         lower_group(lowering, group)
     return lowering

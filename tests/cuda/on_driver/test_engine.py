@@ -285,15 +285,16 @@ def test_ops_without_a_kernel_are_computed_by_the_host(gpu):
     assert gpu.device.copies.downloads - before[1] == 2
 
 
-def test_integers_that_f32_does_not_hold_are_moved_by_the_host(gpu):
+@pytest.mark.parametrize("dtype", ["s32", "s64", "f64"])
+def test_numbers_that_f32_does_not_hold_are_moved_as_they_are(gpu, dtype):
     g = GraphBuilder(graph=gp.Graph("gpu"))
-    x = g.input((2, 3), "s32")
+    x = g.input((2, 3), dtype)
     g.op("StaticTranspose", x, order=[1, 0])
     g.finish()
-    content = np.array([[2**24 + 1, 1, 2], [3, 4, -(2**31)]], np.int32)
+    content = np.array([[2**24 + 1, 1, 2], [3, 4, -(2**31)]], x.dtype.numpy)
     [partition] = g.graph.get_partitions()
     [result] = run_partitions([partition], {x.id: content}, gpu).values()
-    assert partition.backend_name == "host"
+    assert partition.backend_name == "cuda"
     np.testing.assert_array_equal(result, content.T)
 
 
