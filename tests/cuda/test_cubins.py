@@ -55,6 +55,7 @@ CALLS = {
         epilogue((2, 3, 70, 8)),
         stats=True,
     ),
+    "matmul of bf16": products.matmul((4,), 6, 8, 5, ("bf16", (30, 5, 1)), ("bf16", (0, 8, 1)), epilogue(SHAPE)),
     "softmax": rows.softmax(SHAPE, 1, "f32", STRIDES, epilogue(SHAPE), stats=True),
     "log softmax": rows.softmax(SHAPE, 2, "bf16", STRIDES, epilogue(SHAPE), is_log=True),
     "layer norm": rows.norm(

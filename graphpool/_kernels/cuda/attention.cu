@@ -4,7 +4,8 @@
 
 extern "C" __global__ void GP_KERNEL(const char *q, const char *k, const char *v, GP_SCORE_ARGS GP_ARGS,
                                      const Params p) {
-    __shared__ float as[GP_DEPTH][GP_TILE + 1], bs[GP_DEPTH][GP_TILE], scores[GP_TILE][GP_TILE + 1], rates[GP_TILE];
+    GP_TILE_ROOM;
+    __shared__ float scores[GP_TILE][GP_TILE + 1], rates[GP_TILE];
     const int thread = threadIdx.x, across = thread % 16, down = thread / 16, own = thread / 4, part = thread % 4;
     const float least = __uint_as_float(0xff800000u);
     const long long row_tiles = (p.rows + GP_TILE - 1) / GP_TILE, col_tiles = (p.cols + GP_TILE - 1) / GP_TILE;

@@ -103,7 +103,7 @@ def attention(
     stats : bool, default=False
         Whether the logarithm of the sum of exponentials is kept for each row, dense f32.
     """
-    source = KernelSource("attention")
+    source = KernelSource("attention", "gp_block.cuh", "gp_tile.cuh")
     rows, keys, depth, cols = sizes
     source.numbers(heads=prod(heads), rows=rows, keys=keys, depth=depth, cols=cols, inf_as_zero=scores.inf_as_zero)
     axes = (("q", "q_row", "q_depth"), ("k", "k_row", "k_depth"), ("v", "v_row", "v_col"))

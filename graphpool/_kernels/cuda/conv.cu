@@ -13,7 +13,7 @@
 #endif
 
 extern "C" __global__ void GP_KERNEL(const char *src, const char *weights, GP_ARGS, const Params p) {
-    __shared__ float as[GP_DEPTH][GP_TILE + 1], bs[GP_DEPTH][GP_TILE];
+    GP_TILE_ROOM;
     const long long pixels = p.dst_d * p.dst_h * p.dst_w, taps = p.kernel_d * p.kernel_h * p.kernel_w;
     const long long down = (p.outer + GP_TILE - 1) / GP_TILE, across = (pixels + GP_TILE - 1) / GP_TILE;
     for (long long tile = blockIdx.x; tile < p.batch * p.groups * down * across; tile += gridDim.x) {

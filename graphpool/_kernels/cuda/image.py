@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from graphpool._dataclasses import dataclass
 from graphpool.errors import UnsupportedError, explain
 
-from .products import TILE, TILE_THREADS
+from .products import TILE, TILE_THREADS, tile_header
 from .program import add_program
 from .source import KernelSource
 
@@ -98,7 +98,7 @@ def convolution(
     `channels` are those of src and of the result; `weight_strides` those of (group, outer, inner, spatial...): channels
     of the result in a group, channels of src in a group. Sums are f32. A block a tile of channels and pixels.
     """
-    source = KernelSource("conv")
+    source = KernelSource("conv", tile_header(*dtypes))
     inner, outer = channels[0] // groups, channels[1] // groups
     pixels = prod(windows.dst)
     source.numbers(

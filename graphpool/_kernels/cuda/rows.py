@@ -34,7 +34,7 @@ REDUCTIONS = {
 def _rows(family: str, shape: Sequence[int], axes: Sequence[int], dtype: str, strides: Sequence[int]) -> KernelSource:
     """A kernel whose rows run along `axes`, which are counted from the front."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
-    source = KernelSource(family)
+    source = KernelSource(family, "gp_block.cuh")
     source.load("src", dtype)
     for name, own in (("row", kept), ("col", list(axes))):
         dims = [shape[axis] for axis in own]

@@ -36,11 +36,6 @@ MOST_PARAMS_NBYTES = 4096
 """Arguments of a kernel together. Unit: bytes."""
 
 _FOLDER = Path(__file__).parent
-_HEADERS = {
-    **dict.fromkeys(("softmax", "norm", "reduce"), ("gp_block.cuh",)),
-    **dict.fromkeys(("matmul", "conv"), ("gp_tile.cuh",)),
-    "attention": ("gp_block.cuh", "gp_tile.cuh"),
-}
 
 
 @dataclass(frozen=True)
@@ -85,12 +80,14 @@ class KernelSource:
     ----------
     family : str
         Name of the kernel's file without its suffix.
+    *headers : str
+        What it includes beside arithmetic and memory.
     register : str, default="f32"
         One of `REGISTERS`.
     """
 
-    def __init__(self, family: str, register: str = "f32") -> None:
-        self.family, self.register = family, register
+    def __init__(self, family: str, *headers: str, register: str = "f32") -> None:
+        self.family, self.register, self._headers = family, register, headers
         self._numbers: dict[str, int] = {}
         self._reals: dict[str, float] = {}
         self._defines: dict[str, str] = {}
@@ -164,8 +161,8 @@ class KernelSource:
             got = f"{8 * nargs + len(params)} bytes"
             raise UnsupportedError(explain("arguments of a kernel", accepted=f"{MOST_PARAMS_NBYTES} bytes", got=got))
         entry, text = _assemble(
-            self.family, self.register, tuple(self._numbers), tuple(self._reals), tuple(self._defines.items()),
-            tuple(self._functions),
+            self.family, self._headers, self.register, tuple(self._numbers), tuple(self._reals),
+            tuple(self._defines.items()), tuple(self._functions),
         )  # fmt: skip
         kernel = CudaKernel(self.family, entry, text)
         return CudaCall(kernel, nargs, params, min(blocks, MOST_BLOCKS), threads)
@@ -174,6 +171,7 @@ class KernelSource:
 @lru_cache(256)
 def _assemble(
     family: str,
+    more: tuple[str, ...],
     register: str,
     numbers: tuple[str, ...],
     reals: tuple[str, ...],
@@ -184,7 +182,7 @@ def _assemble(
     fields = [f"    long long {name};" for name in numbers] + [f"    float {name};" for name in reals]
     fields = fields or ["    long long unused;"]
     math = "gp_integers.cuh" if register == "s64" else "gp_math.cuh"
-    headers = map(_read, (math, "gp_memory.cuh", *_HEADERS.get(family, ())))
+    headers = map(_read, (math, "gp_memory.cuh", *more))
     body = "\n".join([
         f"#define GP_REG {REGISTERS[register]}", f"#define GP_IS_F64 {int(register == 'f64')}",
         f"#define GP_IS_INTEGER {int(register == 's64')}", *headers, "struct Params {", *fields, "};", *functions,
