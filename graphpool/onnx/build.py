@@ -119,13 +119,15 @@ class GraphBuilder:
     FIRST_ID = 2**32
     """Static constants lie below, so that they have the same id in every form."""
 
-    def __init__(self, static_ids: dict[Hashable, int], prefer: str, fpmath: str, bounds: Bounds) -> None:
+    def __init__(
+        self, static_ids: dict[Hashable, int], prefer: str, fpmath: str, engine_kind: str, bounds: Bounds
+    ) -> None:
         self.bounds = bounds
         self.ops: list[Op] = []
         self.constants: dict[int, Any] = {}
         self._static_ids = static_ids
         self._prefer = prefer
-        self._fpmath = fpmath
+        self._fpmath, self._engine_kind = fpmath, engine_kind
         self._next_id = self.FIRST_ID
         self._literals: dict[Any, Value] = {}
 
@@ -242,7 +244,7 @@ class GraphBuilder:
 
     def finish(self, outputs: Sequence[LogicalTensor]) -> Graph:
         """The finalised graph; `outputs` stay visible even where all their readers are fused with their producers."""
-        graph = Graph("cpu", prefer=self._prefer, fpmath=self._fpmath)
+        graph = Graph(self._engine_kind, prefer=self._prefer, fpmath=self._fpmath)
         for op in self.ops:
             graph.add_op(op)
         accepted = get_schema("End").types["T"]

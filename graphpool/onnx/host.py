@@ -144,7 +144,7 @@ class _Expression:
         """The node's named outputs."""
         contents = {**self._known, **{name: inputs[number] for name, number in self._passed.items()}}
         values = [Value(content=contents[name]) if name else None for name in self._node.input]
-        builder = GraphBuilder({}, "memory", "strict", self._bounds)
+        builder = GraphBuilder({}, "memory", "strict", "cpu", self._bounds)
         try:
             results = convert(self._node, values, self._opset, self._nused, builder)
         except (NotConvertible, GraphpoolError):

@@ -137,9 +137,9 @@ def load(
     used = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
 
     def read() -> Any:
-        read_source = read_model(source, mapping, limits, used.memory_limit)
+        read_source = read_model(source, mapping, limits, used.host_budget.limit)
         host = "none" if untrusted else "any" if fallback else "objects"
-        return specialiser_of(read_source, host, prefer, fpmath)
+        return specialiser_of(read_source, host, prefer, fpmath, used.kind)
 
     options = {
         "schedule": schedule, "streams": streams, "weights": weights, "shapes": shapes, "priority": priority,
@@ -156,7 +156,7 @@ def load(
 @collection_paused()
 def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping[str, Any]) -> Model:
     """A model of what is read; what was taken is given back where that fails."""
-    loading = ArrayAllocator(engine.budget, "loading")
+    loading = ArrayAllocator(engine.host_budget, "loading")
     specialiser = loading.call(read)
     loading.hand_over()  # constants are charged as such
     info = specialiser.source

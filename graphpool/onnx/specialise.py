@@ -112,11 +112,11 @@ class Specialiser:
     """Turns an `OnnxModel` into a `ModelForm` for given input shapes.
 
     `host` says what the host may run: "any" node without an expression in our ops, those of "objects" that no kernel
-    could run (`host.needs_host`), or "none"; `prefer` and `fpmath` are those of the
-    graphs. Of the model after rewriting, `source` is all but its constants, `nodes` its nodes, `deciding` the inputs
-    whose content the forms depend on, `constants` name -> content. `folded` is what nodes compute from contents that
-    last as long as the specialiser: results of nodes that are computed once, by place of the node and numbers of what
-    it reads; `static_ids`: see `GraphBuilder`. `sizes` are arrays of which inputs tell extents, by name.
+    could run (`host.needs_host`), or "none"; `prefer`, `fpmath` and `engine_kind` are those of the graphs. Of the model
+    after rewriting, `source` is all but its constants, `nodes` its nodes, `deciding` the inputs whose content the forms
+    depend on, `constants` name -> content. `folded` is what nodes compute from contents that last as long as the
+    specialiser: results of nodes that are computed once, by place of the node and numbers of what it reads;
+    `static_ids`: see `GraphBuilder`. `sizes` are arrays of which inputs tell extents, by name.
 
     What all forms share are contents; `Value` and tensors belong to one form. Threads: one at a time; `Model` sees to
     that. Cost: about 50 microseconds a node.
@@ -125,12 +125,12 @@ class Specialiser:
     takes_sizes = True
     """Whether shapes may hold sizes that vary."""
 
-    def __init__(self, source: OnnxModel, host: str, prefer: str, fpmath: str) -> None:
+    def __init__(self, source: OnnxModel, host: str, prefer: str, fpmath: str, engine_kind: str = "cpu") -> None:
         self.sizes: dict[str, SizeItems] = {}
         self._outer: Specialiser | None = None
         self.host = host
         self.prefer = prefer
-        self.fpmath = fpmath
+        self.fpmath, self.engine_kind = fpmath, engine_kind
         with Boundary("rewritten", f"model {source.name!r}"):
             self.nodes, constants = (source.nodes, source.constants) if source.is_rewritten else rewrite(source)
             # what was folded into others need not stay in memory
@@ -145,7 +145,7 @@ class Specialiser:
         self, source: OnnxModel, constants: Mapping[str, Any], sizes: Mapping[str, SizeItems]
     ) -> Specialiser:
         """One for the nodes of this model that a `DataDependentBuilder` collects, or of graphs inside one."""
-        found = Specialiser(source, self.host, self.prefer, self.fpmath)
+        found = Specialiser(source, self.host, self.prefer, self.fpmath, self.engine_kind)
         found.constants, found.sizes, found.deciding = dict(constants), dict(sizes), frozenset()
         found._outer = self
         return found
@@ -162,7 +162,8 @@ class Specialiser:
     def __reduce__(self) -> tuple[Any, ...]:
         check_files(self.constants.values())
         constants = {name: Value(content=content).plain_content for name, content in self.constants.items()}
-        return Specialiser, (replace(self.source, constants=constants), self.host, self.prefer, self.fpmath)
+        source = replace(self.source, constants=constants)
+        return Specialiser, (source, self.host, self.prefer, self.fpmath, self.engine_kind)
 
     def drop_pages(self) -> None:
         """Take weights that lie in mapped files out of memory: the system reads again what is used."""

@@ -64,7 +64,9 @@ class Walk:
         self._left_nbytes = self._source.bounds.left_nbytes
         self._inputs: dict[str, LogicalTensor] = {}
         self._sizes: dict[str, Any] = {}  # those that may vary, by the names that they have in ONNX's types
-        self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath, self._source.bounds)
+        self.builder = GraphBuilder(
+            owner.static_ids, owner.prefer, owner.fpmath, owner.engine_kind, self._source.bounds
+        )
         values = {name: Value(content=content, is_static=True) for name, content in owner.constants.items()}
         outputs = tuple(port.name for port in self._source.outputs)
         self.scope = Scope(owner.nodes, values, outputs, names_read(owner.nodes, outputs), ())

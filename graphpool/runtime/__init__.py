@@ -43,6 +43,7 @@
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   a form of a model: compiled partitions and host functions over one arena
+    form_parts.py   what it is made of on each kind of device
     variable_forms.py  compiles for shapes, or finds a form for all shapes for which its decisions hold:
                        variable_form.py, variable_partition.py: a partition of it, resizable_form.py: how it lives
     memory_peak.py     MemoryPeak: what a run of a model takes at most

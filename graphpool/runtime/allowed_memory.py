@@ -55,10 +55,11 @@ class AllowedMemory:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A limit in bytes, None for none, and whether weights in mapped files count."""
+    """A limit in bytes, None for none, and what counts: memory of the host at all, weights in mapped files."""
 
     nbytes: int | None
     counts_mapped: bool
+    counts_host: bool = True
 
 
 def allowed_memory(root: Path = ROOT, membership: Path = MEMBERSHIP, proc: Path = Path("/proc")) -> AllowedMemory:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ._tensor import Tensor
     from .allowed_memory import MemoryLimit
     from .engine import Engine
+    from .form_parts import FormParts
 
 __all__ = ["Device", "Mark", "Queue", "open_device"]
 
@@ -78,10 +79,13 @@ class Device(Protocol):
         Whether the host may follow addresses of its memory.
     dlpack_device : tuple of (int, int)
         What ``__dlpack_device__`` of its tensors gives.
+    forms : FormParts
+        What compiled forms of models are made of here.
     """
 
     is_host: bool
     dlpack_device: tuple[int, int]
+    forms: FormParts
 
     def parse_limit(self, value: int | str | None) -> MemoryLimit:
         """The limit of memory that the user's words stand for; InvalidArgumentError where they do for none."""
@@ -113,10 +117,6 @@ class Device(Protocol):
 
     def view(self, tensor: Tensor) -> Any:
         """The tensor as an object with DLPack."""
-        ...
-
-    def check_models(self) -> None:
-        """Raise UnsupportedError unless whole models run here."""
         ...
 
     def close(self) -> None:

@@ -86,6 +86,8 @@ class Engine(Locked):
         Counts all memory taken on behalf of the engine and holds the limit. Under pressure it trims idle arenas, then
         evicts idle primitives, then takes what models could give up, then evicts cached constants, then lets executions
         wait for a lease.
+    host_budget : Budget
+        Counts arrays of models that lie in memory of the host: `budget`, or on a GPU one without a limit.
     queue : MemoryQueue
         Lets runs and loads wait for memory that others use.
     resource : MemoryResource
@@ -149,13 +151,14 @@ class Engine(Locked):
         self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
         self.contents: dict[Hashable, Content] = {}
         self.budget = Budget(self.memory_limit)
+        self.host_budget = self.budget if limit.counts_host else Budget()
         self.on_pressure, self.pressure_timeout_s = on_pressure, pressure_timeout_s
         self.queue = MemoryQueue(self.budget, on_pressure, pressure_timeout_s)
         self._has_own_allocator = allocator is not None
         self.source = StatisticsResource(self.device.resource(limit.nbytes) if allocator is None else allocator)
         self.resource = LimitingResource(self.source, self.budget)
         self.primitives = EnginePrimitives(self.source, self.budget)
-        self.constants = EngineConstants(kind, index, self.source, self.budget, limit.counts_mapped)
+        self.constants = EngineConstants(kind, index, self.source, self.budget, limit)
         self.shared_arenas = SharedArenas(self.source, self.budget)
         self.model_memory = EngineModels(self.primitives, self.constants, self.budget, self.queue.waits)
         self.is_closed = False

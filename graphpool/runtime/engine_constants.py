@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from graphpool.memory import Budget
     from graphpool.typing import MemoryResource
 
+    from .allowed_memory import MemoryLimit
+
 __all__ = ["EngineConstants"]
 
 
@@ -33,11 +35,9 @@ class EngineConstants(Locked):
     back. Ownership: keeps the weights that are held. Threads: safe.
     """
 
-    def __init__(
-        self, kind: str, index: int, source: MemoryResource, budget: Budget, counts_mapped: bool = False
-    ) -> None:
+    def __init__(self, kind: str, index: int, source: MemoryResource, budget: Budget, limit: MemoryLimit) -> None:
         super().__init__()
-        self._counts_mapped = counts_mapped
+        self._limit = limit
         self._device = kind, index
         self.resource = LimitingResource(TracedResource(source, CONSTANTS_TRACE_DOMAIN), budget, takes_spare=True)
         self._budget = budget
@@ -53,7 +53,9 @@ class EngineConstants(Locked):
 
     def nbytes_of(self, weight: Any) -> int:
         """What the budget is charged for a weight, which lies in a mapped file perhaps. Unit: bytes."""
-        return held_nbytes(weight) + (mapped_nbytes(weight) if self._counts_mapped else 0)
+        if not self._limit.counts_host:
+            return 0
+        return held_nbytes(weight) + (mapped_nbytes(weight) if self._limit.counts_mapped else 0)
 
     def hold(self, weights: Iterable[Any], *, holder: str) -> None:
         """Charge the budget for arrays, but for those that are held already.
@@ -126,7 +128,7 @@ class EngineConstants(Locked):
     def mapped_nbytes(self) -> int:
         """What of that lies in mapped files. Unit: bytes."""
         with self._lock:
-            return sum(map(mapped_nbytes, self._weights.values())) if self._counts_mapped else 0
+            return sum(map(mapped_nbytes, self._weights.values())) if self._limit.counts_mapped else 0
 
     def blocks(self) -> list[tuple[int, int]]:
         """Address and size of the weights in memory."""

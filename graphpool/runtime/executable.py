@@ -13,14 +13,12 @@ from graphpool.errors import StateError, explain
 from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .form_charge import FormCharge
-from .form_constants import FormConstants
-from .form_plan import FormPlan, TensorPlaces
+from .form_plan import FormPlan
 from .form_steps import FormSteps
 from .inner_models import InnerModels
 from .model_step import is_plain
 from .primitive import forget_program
 from .resizable_form import ResizableForm
-from .runner import Runner
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
 from .trip_places import TripPlaces
@@ -94,6 +92,7 @@ class Executable(ResizableForm):
     ) -> None:
         super().__init__(variable)
         self.precomputed, self.is_planned = form.precomputed, is_planned
+        self._keeps_constants = weights == "cached"
         self._engine, self._name, self._states = engine, name, states
         self._layout: RangeLayout | None = None
         self._stream = Stream(engine) if stream is None else stream
@@ -104,14 +103,16 @@ class Executable(ResizableForm):
         self._described: tuple[CompiledPartition, ...] | None = tuple(self._origins)
         self._plain: tuple[Partition, ...] | None = None
         self._programs = [None if step.compiled is None else step.compiled.program for step in self._steps]
-        self._constants = FormConstants(form, self._tensors, self._steps, self._stream, {} if bound is None else bound)
+        parts = engine.device.forms
+        given = {} if bound is None else bound
+        self._constants = parts.constants(form, self._tensors, self._steps, self._stream, given)
         self.form = replace(form, constants=self._constants.values)
-        self._results = ResultArrays(engine.budget, f"results of {name}") if results is None else results
+        self._results = ResultArrays(engine.host_budget, f"results of {name}") if results is None else results
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}") if arenas is None else arenas
         held = () if states is None else states.outputs
-        self._places = TensorPlaces(form.outputs, self._tensors, self._steps, held, engine.planner)
+        self._places = parts.places(form.outputs, self._tensors, self._steps, held, engine.planner)
         self._make_plan(made.values)
-        self.runner = self._first_runner = Runner(
+        self.runner = self._first_runner = parts.runner(
             self.form, self._tensors, self._steps, self._places.targets, self._constants, self._stream, self._results,
             self._arenas,
         )  # fmt: skip
@@ -347,7 +348,7 @@ class Executable(ResizableForm):
 
     def cached_constants(self) -> dict[Any, int]:
         """The packed constants that the constant tensor cache keeps now: key -> size in bytes."""
-        return {key: nbytes for compiled in self._origins for key, nbytes in compiled.cached_constants().items()}
+        return self._constants.cached()
 
     @property
     def constants_nbytes(self) -> int:
@@ -439,8 +440,8 @@ class Executable(ResizableForm):
     @property
     def streams(self) -> int:
         """Most streams that a partition runs on."""
-        lists = [program.streams for program in self._programs if program is not None]
-        return max((streams.nstreams for streams in lists if streams is not None), default=1)
+        schedules = [compiled.schedule for compiled in self._origins]
+        return max((len(schedule.stream_ids) for schedule in schedules if schedule is not None), default=1)
 
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""
@@ -466,5 +467,6 @@ class Executable(ResizableForm):
             inner.close()
         self._arenas.leave(self._need_nbytes)
         self._charge.release()
+        self._constants.close(self._keeps_constants)
         for compiled in self._origins:
             compiled.close()

@@ -43,7 +43,7 @@ class FormCharge:
         users, weights = engine.primitives, list(constants.values.values())
         used = [primitive for primitive in {c.primitive: None for c in compiled} if primitive is not None]
         self.programs_nbytes = sum(primitive.nbytes for primitive in used)
-        missing = sum(map(users.missing_nbytes, used)) + engine.constants.missing_nbytes(weights)
+        missing = sum(map(users.missing_nbytes, used)) + constants.missing_nbytes()
         with engine.queue.charging(missing + run_nbytes, results, later_nbytes, holder=name):
             engine.constants.hold(weights, holder=f"weights of {name}")
             try:

@@ -87,6 +87,18 @@ class FormConstants:
             }.values()
         )
 
+    def missing_nbytes(self) -> int:
+        """What the budget would be charged for the values now. Unit: bytes."""
+        return self._engine.constants.missing_nbytes(self.values.values())
+
+    def cached(self) -> dict[Hashable, int]:
+        """The packed constants that the constant tensor cache keeps now: key -> size in bytes."""
+        origins = [step.compiled for step in self._steps if step.compiled is not None]
+        return {key: nbytes for compiled in origins for key, nbytes in compiled.cached_constants().items()}
+
+    def close(self, keeps: bool) -> None:
+        """Let go of what steps read, once no run is going on; what was made for the cache stays there if so told."""
+
     def _is_packed(self, tensor_id: int) -> bool:
         """Whether the cache has all that steps read of a constant."""
         steps = [step for step in self._steps if tensor_id in step.inputs]

@@ -75,7 +75,8 @@ class FormSteps:
         self.appended = frozenset(name for name, i in form.outputs.items() if i in written)
         work = zip(merged, appends, strict=True)
         compiled = self._compile(work) if variable is None else self._compile_variable(work, variable)
-        self.steps = [_step(form, partition, made) for partition, made in zip(merged, compiled, strict=True)]
+        steps = [_step(form, partition, made) for partition, made in zip(merged, compiled, strict=True)]
+        self.steps = engine.device.forms.with_copies(form, steps, self.tensors)
 
     def _compile(self, work: Iterable[tuple[Partition, Pairs]]) -> Iterator[CompiledPartition | None]:
         """Compile for these sizes; None for partitions that the host runs."""

@@ -11,6 +11,10 @@ from graphpool.memory import HostResource
 from . import thread_limits
 from ._tensor import bind_array, fill_array, raw_array
 from .allowed_memory import parse_memory_limit
+from .form_constants import FormConstants
+from .form_parts import FormParts
+from .form_plan import TensorPlaces
+from .runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +69,7 @@ class HostDevice:
 
     is_host = True
     dlpack_device = (1, 0)
+    forms = FormParts(FormConstants, TensorPlaces, Runner)
 
     def __init__(self, index: int) -> None:
         if index != 0:
@@ -103,9 +108,6 @@ class HostDevice:
     def view(self, tensor: Tensor) -> Any:
         """The tensor's array."""
         return tensor.numpy()
-
-    def check_models(self) -> None:
-        """They do."""
 
     def close(self) -> None:
         """There is nothing to give back."""

@@ -192,7 +192,7 @@ class _Run:
         self._loop, self._ports, self._model = loop, loop.ports, model
         self._states, self._scanned = states, scanned
         self._outer = dict(zip(self._ports.outer, outer, strict=True))
-        self._arrays = ArrayAllocator(model.engine.budget, f"loop {loop.label!r}")
+        self._arrays = ArrayAllocator(model.engine.host_budget, f"loop {loop.label!r}")
         self._targets = list(targets[: len(states)])
         self._buffers: dict[int, tuple[Any, Any]] = {}
         self._done, self._is_ended = 0, False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool.cache.process import borrow_packed, return_packed
 from graphpool.drawing import describe_size
-from graphpool.errors import InvalidArgumentError, StateError, check_choice, explain
+from graphpool.errors import InvalidArgumentError, StateError, UnsupportedError, check_choice, explain
 from graphpool.notebook import brief_list, html_table
 
 from .model_forms import ModelForms
@@ -134,7 +134,6 @@ class Model(Ranked):
         check_choice("weights", weights, WEIGHTS_MODES)
         if not isinstance(capacity, int) or capacity < 1:
             raise InvalidArgumentError(explain("capacity", accepted="an int of at least 1", got=repr(capacity)))
-        engine.device.check_models()
         self.options = parse_options(schedule, streams)
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.engine, self.name, self.weights, self.metadata = engine, name, weights, metadata
@@ -261,8 +260,13 @@ class Model(Ranked):
             the last run that they have room for. `smallest_limit` would do.
         StateError
             The model is closed.
+        UnsupportedError
+            The engine is a GPU.
         """
         self._forms.cache.check_open()
+        if not self.engine.device.forms.vary:
+            hint = "run the model with its states as inputs, or on an engine of kind cpu"
+            raise UnsupportedError(explain(f"sessions on an engine of kind {self.engine.kind}", hint=hint))
         names, sizes = self.states if state is None else state, {} if capacity is None else capacity
         return self._forms.in_turn(Session, self, names, sizes)
 

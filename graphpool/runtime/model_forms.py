@@ -138,14 +138,15 @@ class ModelForms(ModelRun):
         self.arguments: dict[str, Any] = {"deciding": self.deciding, "capacity": capacity, "shapes": shapes}
         ranges = ShapeRanges({} if shapes is None else shapes, inputs)
         is_fixed = all(dims is not None and all(isinstance(dim, int) for dim in dims) for dims in ranges.dims.values())
-        dims = ranges.dims if getattr(specialise, "takes_sizes", False) and not is_fixed else None
+        varies = engine.device.forms.vary and getattr(specialise, "takes_sizes", False)
+        dims = ranges.dims if varies and not is_fixed else None
         self.variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)
         engine.budget.register(self.cache, stage=IDLE_PRIMITIVES, keeper=keeper)
         self.sessions = Sessions()
         self.stream = Stream(engine) if stream is None else stream
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._packed: list[PackedWeight] = []
-        self._results = ResultArrays(engine.budget, f"results of {name}", grows=shapes is None, keeper=keeper)
+        self._results = ResultArrays(engine.host_budget, f"results of {name}", grows=shapes is None, keeper=keeper)
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}", keeper)
         self._arenas.enter()
         self._roomy: FormUse[Executable] | None = None  # the last one that room was made for
@@ -300,7 +301,7 @@ class ModelForms(ModelRun):
         is_planned: bool,
     ) -> Executable:
         with self.memory.timed_compiling():
-            loading = ArrayAllocator(self._engine.budget, f"loading of {self.name}")
+            loading = ArrayAllocator(self._engine.host_budget, f"loading of {self.name}")
             form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
             loading.hand_over()  # constants are charged as such
             for inner in form.inner:
@@ -389,7 +390,7 @@ class ModelForms(ModelRun):
             if name in form.weights:
                 weight = form.constants[form.weights[name]]
                 check_files([weight])
-                return ArrayAllocator(self._engine.budget, f"weight {name}").call(np.asarray, weight)
+                return ArrayAllocator(self._engine.host_budget, f"weight {name}").call(np.asarray, weight)
         names = sorted({known for form in forms for known in form.weights})
         raise InvalidArgumentError(explain(f"no weight {name!r}", accepted=", ".join(names) or "none yet"), weight=name)
 

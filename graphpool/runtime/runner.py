@@ -15,6 +15,7 @@ from .model_step import is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Self
 
     from graphpool.graph.logical_tensor import LogicalTensor
 
@@ -88,9 +89,9 @@ class Runner(FormRun):
         arrays: dict[int, Described],
         plan: FormPlan,
         programs: Sequence[Program | None],
-    ) -> Runner:
+    ) -> Self:
         """One for these sizes: `arrays` describes what the caller gives and gets, `programs` are those of the steps."""
-        other = Runner.__new__(Runner)
+        other = type(self).__new__(type(self))
         vars(other).update(vars(self))
         other._described, other._plan, other._programs = described, plan, programs
         uses_blas = any(program is not None and program.uses_blas for program in programs)

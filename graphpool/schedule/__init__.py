@@ -5,6 +5,7 @@
       emit.py          order and streams -> instructions, without redundant waits      (used by the policies)
     instructions.py    SetStream Run AddEvent WaitEvent StreamBarrier
     schedule.py        Schedule: a graph with its instructions, and its plot
+    replay.py          gives the calls of a schedule to streams that run them
     control.py         what instructions order, read from outside: tasks, and lists for threads (used by all below)
       simulation.py    simulate: when does what run?   report.py: predicted beside measured
       ordering.py      happens-before; verify: is every edge ordered? conflicts: which buffers must lie apart
@@ -17,6 +18,7 @@ from .graph import DependencyGraph
 from .instructions import AddEvent, Run, SetStream, StreamBarrier, WaitEvent
 from .ordering import verify
 from .policies import asap, auto, fold, ios, list_schedule, nimble, sequential, wavefront
+from .replay import Streams, replay
 from .schedule import Schedule
 from .simulation import Simulation, simulate
 
@@ -28,6 +30,7 @@ __all__ = [
     "SetStream",
     "Simulation",
     "StreamBarrier",
+    "Streams",
     "WaitEvent",
     "asap",
     "auto",
@@ -35,6 +38,7 @@ __all__ = [
     "ios",
     "list_schedule",
     "nimble",
+    "replay",
     "sequential",
     "simulate",
     "verify",

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 import graphpool as gp
-from graphpool._kernels.cuda import image, nvrtc, products, rows
+from graphpool._kernels.cuda import attention, image, index, nvrtc, products, rows
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from tests.helpers.cubin import facts_of
 
@@ -34,21 +34,51 @@ def chain(shape):
     return builder.program()
 
 
+def wide(register, dtype, operation):
+    """An elementwise program in other registers than f32."""
+    builder = EltwiseBuilder((4, 6, 8), register=register)
+    x, y = builder.load(1, dtype), builder.load(2, "boolean", [0, 5, 0])
+    builder.store(0, dtype, None, builder.ternary("select", y, builder.binary(operation, x, y), x))
+    return builder.program()
+
+
 SHAPE, STRIDES = (4, 6, 8), (48, 8, 1)
 WINDOWS = image.Windows((9, 9), (4, 4), (3, 3), (2, 2), (1, 1), (0, 0), (243, 81, 9, 1), (64, 16, 4, 1))
 CALLS = {
     "eltwise": products.eltwise(chain(SHAPE)),
     "matmul": products.matmul((4,), 6, 8, 5, ("f32", (30, 5, 1)), ("bf16", (0, 8, 1)), epilogue(SHAPE)),
+    "attention": attention.attention(
+        (2, 3),
+        (70, 80, 16, 8),
+        [("f32", (3840, 1280, 16, 1))] * 3,
+        attention.Scores({"scale": "f32", "fill": "f32"}, {"mask": ("bf16", (0, 0, 80, 1))}, is_causal=True),
+        epilogue((2, 3, 70, 8)),
+        stats=True,
+    ),
+    "matmul of bf16": products.matmul((4,), 6, 8, 5, ("bf16", (30, 5, 1)), ("bf16", (0, 8, 1)), epilogue(SHAPE)),
     "softmax": rows.softmax(SHAPE, 1, "f32", STRIDES, epilogue(SHAPE), stats=True),
     "log softmax": rows.softmax(SHAPE, 2, "bf16", STRIDES, epilogue(SHAPE), is_log=True),
-    "layer norm": rows.layer_norm(
-        SHAPE, 1, "f32", STRIDES, [("f32", (8, 1)), ("f32", (8, 1))], epilogue(SHAPE), epsilon=1e-5, stats=True
+    "layer norm": rows.norm(
+        SHAPE,
+        (1, 2),
+        "f32",
+        STRIDES,
+        [("f32", (0, 8, 1)), ("f32", (0, 8, 1))],
+        epilogue(SHAPE),
+        epsilon=1e-5,
+        stats=True,
     ),
-    "rms norm": rows.layer_norm(SHAPE, 2, "bf16", STRIDES, [], epilogue(SHAPE), epsilon=1e-5, is_rms=True),
+    "rms norm": rows.norm(SHAPE, (2,), "bf16", STRIDES, [], epilogue(SHAPE), epsilon=1e-5, is_rms=True),
+    "gather": index.gather((3, 4), (4, 1), (96, 0), [(6, 16)], 32, itemsize=4, index_dtype="s64"),
+    "integers": products.eltwise(wide("s64", "s32", "mod")),
+    "doubles": products.eltwise(wide("f64", "f64", "div")),
     **{mode: rows.reduce(mode, SHAPE, [1], "f32", STRIDES, epilogue((4, 8))) for mode in ("sum", "max", "l2")},
     "max pool": image.pooling("max", 4, 3, WINDOWS, "f32", epilogue((4, 3, 4, 4)), pads_end=(0, 0)),
     "mean pool": image.pooling("avg", 4, 3, WINDOWS, "f32", epilogue((4, 3, 4, 4)), pads_end=(0, 0)),
     "convolution": image.convolution(4, 1, (3, 4), WINDOWS, ("f32", "f32"), (0, 27, 9, 3, 1), epilogue((4, 4, 4, 4))),
+    "transposed convolution": image.convolution(
+        4, 1, (3, 4), WINDOWS, ("f32", "f32"), (0, 27, 9, 3, 1), epilogue((4, 4, 4, 4)), transposed=True
+    ),
 }
 
 

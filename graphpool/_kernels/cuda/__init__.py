@@ -3,8 +3,10 @@
     gp_*.cuh, *.cu    what kernels share; one kernel a file, in which names of `source.py` stand for what varies
     source.py         KernelSource: a kernel's text, its parameters and index spaces; CudaCall, what it builds
     program.py        elementwise programs as C++: those that CPU kernels interpret
-    rows.py           softmax, layer norm, reductions: a block for each row
+    rows.py           softmax, norms, reductions: a block for each row
     image.py          pooling, convolution
+    attention.py      attention, with all that scores go through
+    index.py          elements by index
     products.py       matrix products, elementwise programs by themselves
     nvrtc.py          text to cubin, kept in a folder
 

@@ -1,8 +1,19 @@
 // A convolution as a matrix product of weights and windows that are gathered while they are staged: rows are channels
-// of the result in one group, columns its pixels. Images have up to three spatial axes, depth first.
+// of the result in one group, columns its pixels. Images have up to three spatial axes, depth first. A transposed one
+// reads where a convolution from the result to the source would write.
+
+#if GP_IS_TRANSPOSED
+#define GP_AT(result, tap, axis) ((result) + p.pad_##axis - (tap) * p.gap_##axis)
+#define GP_MISSES(at, axis) ((at) < 0 || (at) % p.step_##axis || (at) / p.step_##axis >= p.src_##axis)
+#define GP_CELL(at, axis) ((at) / p.step_##axis)
+#else
+#define GP_AT(result, tap, axis) ((result) * p.step_##axis - p.pad_##axis + (tap) * p.gap_##axis)
+#define GP_MISSES(at, axis) ((at) < 0 || (at) >= p.src_##axis)
+#define GP_CELL(at, axis) (at)
+#endif
 
 extern "C" __global__ void GP_KERNEL(const char *src, const char *weights, GP_ARGS, const Params p) {
-    __shared__ float as[GP_DEPTH][GP_TILE + 1], bs[GP_DEPTH][GP_TILE];
+    GP_TILE_ROOM;
     const long long pixels = p.dst_d * p.dst_h * p.dst_w, taps = p.kernel_d * p.kernel_h * p.kernel_w;
     const long long down = (p.outer + GP_TILE - 1) / GP_TILE, across = (pixels + GP_TILE - 1) / GP_TILE;
     for (long long tile = blockIdx.x; tile < p.batch * p.groups * down * across; tile += gridDim.x) {
@@ -20,10 +31,10 @@ extern "C" __global__ void GP_KERNEL(const char *src, const char *weights, GP_AR
                 const long long tap = k % taps, kw = tap % p.kernel_w, kh = tap / p.kernel_w % p.kernel_h;
                 const long long kd = tap / p.kernel_w / p.kernel_h, w = pixel % p.dst_w, h = pixel / p.dst_w % p.dst_h;
                 const long long d = pixel / p.dst_w / p.dst_h;
-                const long long id = d * p.step_d - p.pad_d + kd * p.gap_d, ih = h * p.step_h - p.pad_h + kh * p.gap_h;
-                const long long iw = w * p.step_w - p.pad_w + kw * p.gap_w;
-                if (id < 0 || ih < 0 || iw < 0 || id >= p.src_d || ih >= p.src_h || iw >= p.src_w) return 0.0f;
-                return gp_load_src(src, from + k / taps * p.along_c + id * p.along_d + ih * p.along_h + iw * p.along_w);
+                const long long id = GP_AT(d, kd, d), ih = GP_AT(h, kh, h), iw = GP_AT(w, kw, w);
+                if (GP_MISSES(id, d) || GP_MISSES(ih, h) || GP_MISSES(iw, w)) return 0.0f;
+                const long long row = GP_CELL(id, d) * p.along_d + GP_CELL(ih, h) * p.along_h;
+                return gp_load_src(src, from + k / taps * p.along_c + row + GP_CELL(iw, w) * p.along_w);
             },
             [&](long long row, long long pixel, float sum) {
                 const long long channel = group * p.outer + row;

@@ -1,82 +1,93 @@
-// Elementwise operations on f32, named as in eltwise/gp_eltwise.h: gp_<operation>(x, y, z) or (x, alpha, beta).
-// NaN passes through relu, clamp, max and min. The accuracy of functions is that of CUDA's library in f32.
+// Elementwise operations on floats, named as in eltwise/gp_eltwise.h: gp_<operation>(x, y, z) or (x, alpha, beta).
+// NaN passes through relu, clamp, max and min. The accuracy of functions is that of CUDA's library.
 
-#define GP_OP static __device__ __forceinline__ float
+#define GP_OP static __device__ __forceinline__ GP_REG
+#if GP_IS_F64
+#define GP_F(name) name
+#else
+#define GP_F(name) name##f
+#endif
 
-GP_OP gp_abs(float x) { return fabsf(x); }
-GP_OP gp_exp(float x) { return expf(x); }
-GP_OP gp_log(float x) { return logf(x); }
-GP_OP gp_reciprocal(float x) { return 1.0f / x; }
-GP_OP gp_relu(float x) { return x < 0.0f ? 0.0f : x; }
-GP_OP gp_round(float x) { return rintf(x); }
-GP_OP gp_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-GP_OP gp_sqrt(float x) { return sqrtf(x); }
-GP_OP gp_square(float x) { return x * x; }
-GP_OP gp_tanh(float x) { return tanhf(x); }
-GP_OP gp_erf(float x) { return erff(x); }
-GP_OP gp_neg(float x) { return -x; }
-GP_OP gp_floor(float x) { return floorf(x); }
-GP_OP gp_ceil(float x) { return ceilf(x); }
-GP_OP gp_rsqrt(float x) { return 1.0f / sqrtf(x); }
-GP_OP gp_sin(float x) { return sinf(x); }
-GP_OP gp_cos(float x) { return cosf(x); }
-GP_OP gp_tan(float x) { return tanf(x); }
-GP_OP gp_asin(float x) { return asinf(x); }
-GP_OP gp_acos(float x) { return acosf(x); }
-GP_OP gp_atan(float x) { return atanf(x); }
-GP_OP gp_sinh(float x) { return sinhf(x); }
-GP_OP gp_cosh(float x) { return coshf(x); }
-GP_OP gp_asinh(float x) { return asinhf(x); }
-GP_OP gp_acosh(float x) { return acoshf(x); }
-GP_OP gp_atanh(float x) { return atanhf(x); }
-GP_OP gp_trunc(float x) { return truncf(x); }
-GP_OP gp_sign(float x) { return x != x ? x : (float)((x > 0.0f) - (x < 0.0f)); }
-GP_OP gp_not(float x) { return x == 0.0f; }
-GP_OP gp_is_nan(float x) { return x != x; }
-GP_OP gp_gelu_erf(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
-GP_OP gp_gelu_tanh(float x) { return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x))); }
+GP_OP gp_abs(GP_REG x) { return GP_F(fabs)(x); }
+GP_OP gp_exp(GP_REG x) { return GP_F(exp)(x); }
+GP_OP gp_log(GP_REG x) { return GP_F(log)(x); }
+GP_OP gp_reciprocal(GP_REG x) { return 1 / x; }
+GP_OP gp_relu(GP_REG x) { return x < 0 ? 0 : x; }
+GP_OP gp_round(GP_REG x) { return GP_F(rint)(x); }
+GP_OP gp_sigmoid(GP_REG x) { return 1 / (1 + GP_F(exp)(-x)); }
+GP_OP gp_sqrt(GP_REG x) { return GP_F(sqrt)(x); }
+GP_OP gp_square(GP_REG x) { return x * x; }
+GP_OP gp_tanh(GP_REG x) { return GP_F(tanh)(x); }
+GP_OP gp_erf(GP_REG x) { return GP_F(erf)(x); }
+GP_OP gp_neg(GP_REG x) { return -x; }
+GP_OP gp_floor(GP_REG x) { return GP_F(floor)(x); }
+GP_OP gp_ceil(GP_REG x) { return GP_F(ceil)(x); }
+GP_OP gp_rsqrt(GP_REG x) { return 1 / GP_F(sqrt)(x); }
+GP_OP gp_sin(GP_REG x) { return GP_F(sin)(x); }
+GP_OP gp_cos(GP_REG x) { return GP_F(cos)(x); }
+GP_OP gp_tan(GP_REG x) { return GP_F(tan)(x); }
+GP_OP gp_asin(GP_REG x) { return GP_F(asin)(x); }
+GP_OP gp_acos(GP_REG x) { return GP_F(acos)(x); }
+GP_OP gp_atan(GP_REG x) { return GP_F(atan)(x); }
+GP_OP gp_sinh(GP_REG x) { return GP_F(sinh)(x); }
+GP_OP gp_cosh(GP_REG x) { return GP_F(cosh)(x); }
+GP_OP gp_asinh(GP_REG x) { return GP_F(asinh)(x); }
+GP_OP gp_acosh(GP_REG x) { return GP_F(acosh)(x); }
+GP_OP gp_atanh(GP_REG x) { return GP_F(atanh)(x); }
+GP_OP gp_trunc(GP_REG x) { return GP_F(trunc)(x); }
+GP_OP gp_sign(GP_REG x) { return x != x ? x : (GP_REG)((x > 0) - (x < 0)); }
+GP_OP gp_not(GP_REG x) { return x == 0; }
+GP_OP gp_is_nan(GP_REG x) { return x != x; }
+GP_OP gp_gelu_erf(GP_REG x) { return (GP_REG)0.5 * x * (1 + GP_F(erf)(x * (GP_REG)0.70710678118654752)); }
+GP_OP gp_gelu_tanh(GP_REG x) {
+    const GP_REG inner = (GP_REG)0.79788456080286536 * (x + (GP_REG)0.044715 * x * x * x);
+    return (GP_REG)0.5 * x * (1 + GP_F(tanh)(inner));
+}
 
 // log(1 + exp(beta x)) / beta, which is x where the exponential would overflow.
-GP_OP gp_softplus(float x, float, float beta) { return beta * x > 88.0f ? x : log1pf(expf(beta * x)) / beta; }
-GP_OP gp_mish(float x) { return x * tanhf(gp_softplus(x, 0.0f, 1.0f)); }
+GP_OP gp_softplus(GP_REG x, GP_REG, GP_REG beta) {
+    return beta * x > 88 ? x : GP_F(log1p)(GP_F(exp)(beta * x)) / beta;
+}
+GP_OP gp_mish(GP_REG x) { return x * GP_F(tanh)(gp_softplus(x, 0, 1)); }
 
-GP_OP gp_clamp(float x, float low, float high) {
-    const float y = x < low ? low : x;
+GP_OP gp_clamp(GP_REG x, GP_REG low, GP_REG high) {
+    const GP_REG y = x < low ? low : x;
     return y > high ? high : y;
 }
-GP_OP gp_hard_swish(float x) { return x * (gp_clamp(x + 3.0f, 0.0f, 6.0f) * (1.0f / 6.0f)); }
-GP_OP gp_elu(float x, float alpha, float) { return x < 0.0f ? alpha * expm1f(x) : x; }
-GP_OP gp_leaky_relu(float x, float alpha, float) { return x < 0.0f ? alpha * x : x; }
-GP_OP gp_hard_sigmoid(float x, float alpha, float beta) { return gp_clamp(alpha * x + beta, 0.0f, 1.0f); }
-GP_OP gp_pow_scalar(float x, float, float beta) { return powf(x, beta); }
-GP_OP gp_is_inf(float x, float alpha, float beta) {
-    return (alpha != 0.0f && x > 3.402823466e38f) || (beta != 0.0f && x < -3.402823466e38f);
+GP_OP gp_hard_swish(GP_REG x) { return x * (gp_clamp(x + 3, 0, 6) * ((GP_REG)1 / 6)); }
+GP_OP gp_elu(GP_REG x, GP_REG alpha, GP_REG) { return x < 0 ? alpha * GP_F(expm1)(x) : x; }
+GP_OP gp_leaky_relu(GP_REG x, GP_REG alpha, GP_REG) { return x < 0 ? alpha * x : x; }
+GP_OP gp_hard_sigmoid(GP_REG x, GP_REG alpha, GP_REG beta) { return gp_clamp(alpha * x + beta, 0, 1); }
+GP_OP gp_pow_scalar(GP_REG x, GP_REG, GP_REG beta) { return GP_F(pow)(x, beta); }
+GP_OP gp_is_inf(GP_REG x, GP_REG alpha, GP_REG beta) {
+    const GP_REG most = (GP_REG)__uint_as_float(0x7f800000u);
+    return (alpha != 0 && x == most) || (beta != 0 && x == -most);
 }
 
-GP_OP gp_add(float x, float y) { return x + y; }
-GP_OP gp_sub(float x, float y) { return x - y; }
-GP_OP gp_mul(float x, float y) { return x * y; }
-GP_OP gp_div(float x, float y) { return x / y; }
-GP_OP gp_max(float x, float y) { return x > y || x != x ? x : y; }
-GP_OP gp_min(float x, float y) { return x < y || x != x ? x : y; }
-GP_OP gp_squared_difference(float x, float y) { return (x - y) * (x - y); }
-GP_OP gp_pow(float x, float y) { return powf(x, y); }
-GP_OP gp_prelu(float x, float y) { return x > 0.0f ? x : x * y; }
-GP_OP gp_ge(float x, float y) { return x >= y; }
-GP_OP gp_gt(float x, float y) { return x > y; }
-GP_OP gp_le(float x, float y) { return x <= y; }
-GP_OP gp_lt(float x, float y) { return x < y; }
-GP_OP gp_eq(float x, float y) { return x == y; }
-GP_OP gp_ne(float x, float y) { return x != y; }
-GP_OP gp_and(float x, float y) { return x != 0.0f && y != 0.0f; }
-GP_OP gp_or(float x, float y) { return x != 0.0f || y != 0.0f; }
-GP_OP gp_xor(float x, float y) { return (x != 0.0f) != (y != 0.0f); }
-GP_OP gp_fmod(float x, float y) { return fmodf(x, y); }
-GP_OP gp_mod(float x, float y) {
-    const float r = fmodf(x, y);
-    if (r == 0.0f) return copysignf(0.0f, y);
-    return (r < 0.0f) != (y < 0.0f) ? r + y : r;
+GP_OP gp_add(GP_REG x, GP_REG y) { return x + y; }
+GP_OP gp_sub(GP_REG x, GP_REG y) { return x - y; }
+GP_OP gp_mul(GP_REG x, GP_REG y) { return x * y; }
+GP_OP gp_div(GP_REG x, GP_REG y) { return x / y; }
+GP_OP gp_max(GP_REG x, GP_REG y) { return x > y || x != x ? x : y; }
+GP_OP gp_min(GP_REG x, GP_REG y) { return x < y || x != x ? x : y; }
+GP_OP gp_squared_difference(GP_REG x, GP_REG y) { return (x - y) * (x - y); }
+GP_OP gp_pow(GP_REG x, GP_REG y) { return GP_F(pow)(x, y); }
+GP_OP gp_prelu(GP_REG x, GP_REG y) { return x > 0 ? x : x * y; }
+GP_OP gp_ge(GP_REG x, GP_REG y) { return x >= y; }
+GP_OP gp_gt(GP_REG x, GP_REG y) { return x > y; }
+GP_OP gp_le(GP_REG x, GP_REG y) { return x <= y; }
+GP_OP gp_lt(GP_REG x, GP_REG y) { return x < y; }
+GP_OP gp_eq(GP_REG x, GP_REG y) { return x == y; }
+GP_OP gp_ne(GP_REG x, GP_REG y) { return x != y; }
+GP_OP gp_and(GP_REG x, GP_REG y) { return x != 0 && y != 0; }
+GP_OP gp_or(GP_REG x, GP_REG y) { return x != 0 || y != 0; }
+GP_OP gp_xor(GP_REG x, GP_REG y) { return (x != 0) != (y != 0); }
+GP_OP gp_fmod(GP_REG x, GP_REG y) { return GP_F(fmod)(x, y); }
+GP_OP gp_mod(GP_REG x, GP_REG y) {
+    const GP_REG r = GP_F(fmod)(x, y);
+    if (r == 0) return GP_F(copysign)((GP_REG)0, y);
+    return (r < 0) != (y < 0) ? r + y : r;
 }
 
-GP_OP gp_select(float x, float y, float z) { return x != 0.0f ? y : z; }
-GP_OP gp_fma(float x, float y, float z) { return fmaf(x, y, z); }
+GP_OP gp_select(GP_REG x, GP_REG y, GP_REG z) { return x != 0 ? y : z; }
+GP_OP gp_fma(GP_REG x, GP_REG y, GP_REG z) { return GP_F(fma)(x, y, z); }

@@ -3,6 +3,7 @@
 #define GP_TILE 64
 #define GP_DEPTH 16
 #define GP_TILE_THREADS 256
+#define GP_TILE_ROOM __shared__ float as[GP_DEPTH][GP_TILE + 1], bs[GP_DEPTH][GP_TILE]
 
 // Sums over k in [0, depth) of a(row, k) * b(k, col) go to done(row, col, sum), for rows and columns of the tile that
 // are less than `rows` and `cols`. `as` and `bs` are shared memory, which may be used again at once.

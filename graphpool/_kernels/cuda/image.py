@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from graphpool._dataclasses import dataclass
 from graphpool.errors import UnsupportedError, explain
 
-from .products import TILE, TILE_THREADS
+from .products import TILE, TILE_THREADS, tile_header
 from .program import add_program
 from .source import KernelSource
 
@@ -90,13 +90,15 @@ def convolution(
     dtypes: tuple[str, str],
     weight_strides: Sequence[int],
     program: Program,
+    *,
+    transposed: bool = False,
 ) -> CudaCall:
-    """A convolution. Arguments: src, weights, those of the program.
+    """A convolution, or a transposed one. Arguments: src, weights, those of the program.
 
     `channels` are those of src and of the result; `weight_strides` those of (group, outer, inner, spatial...): channels
     of the result in a group, channels of src in a group. Sums are f32. A block a tile of channels and pixels.
     """
-    source = KernelSource("conv")
+    source = KernelSource("conv", tile_header(*dtypes))
     inner, outer = channels[0] // groups, channels[1] // groups
     pixels = prod(windows.dst)
     source.numbers(
@@ -109,6 +111,7 @@ def convolution(
     windows.add_to(source)
     source.load("src", dtypes[0])
     source.load("weights", dtypes[1])
+    source.define(GP_IS_TRANSPOSED=str(int(transposed)))
     nargs = 2 + add_program(source, program)
     blocks = batch * groups * -(-outer // TILE) * -(-pixels // TILE)
     return source.build(nargs, blocks, TILE_THREADS)

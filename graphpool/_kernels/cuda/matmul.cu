@@ -1,7 +1,7 @@
 // A batch of matrix products, a tile of one for each block.
 
 extern "C" __global__ void GP_KERNEL(const char *a, const char *b, GP_ARGS, const Params p) {
-    __shared__ float as[GP_DEPTH][GP_TILE + 1], bs[GP_DEPTH][GP_TILE];
+    GP_TILE_ROOM;
     const long long down = (p.rows + GP_TILE - 1) / GP_TILE, across = (p.cols + GP_TILE - 1) / GP_TILE;
     for (long long tile = blockIdx.x; tile < p.batch * down * across; tile += gridDim.x) {
         const long long item = tile / across / down, from_a = gp_batch_a(p, item), from_b = gp_batch_b(p, item);

@@ -1,4 +1,4 @@
-// Layer and RMS norm, a row for each block; optionally the mean and variance of each row.
+// Layer, group and RMS norm, a row for each block; optionally the mean and variance of each row.
 
 extern "C" __global__ void GP_KERNEL(const char *src, GP_AFFINE_ARGS GP_STATS_ARGS GP_ARGS, const Params p) {
     __shared__ float room[33];
@@ -18,7 +18,8 @@ extern "C" __global__ void GP_KERNEL(const char *src, GP_AFFINE_ARGS GP_STATS_AR
         if (threadIdx.x == 0) GP_STORE_STATS(row, mean, variance);
         for (long long c = threadIdx.x; c < p.cols; c += blockDim.x) {
             const float x = (gp_load_src(src, from + gp_col_src(p, c)) - mean) * scale;
-            gp_program(p, to + gp_col_dst(p, c), GP_AFFINE(x, c), GP_PASSED);
+            const long long i = to + gp_col_dst(p, c);
+            gp_program(p, i, GP_AFFINE(x, i), GP_PASSED);
         }
     }
 }

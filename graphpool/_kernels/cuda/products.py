@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..eltwise.eltwise import Program
     from .source import CudaCall
 
-__all__ = ["TILE", "TILE_THREADS", "eltwise", "matmul"]
+__all__ = ["TILE", "TILE_THREADS", "eltwise", "matmul", "tile_header"]
 
 TILE, TILE_THREADS = 64, 256
 """Of ``gp_tile.cuh``: rows and columns of a tile, threads of its block."""
@@ -24,9 +24,14 @@ TILE, TILE_THREADS = 64, 256
 _ELTWISE_THREADS = 256
 
 
+def tile_header(a: str, b: str) -> str:
+    """Who multiplies tiles of these types: tensor cores where both are bf16, whose products f32 holds."""
+    return "gp_mma.cuh" if a == b == "bf16" else "gp_tile.cuh"
+
+
 def eltwise(program: Program) -> CudaCall:
     """A program by itself: arguments as its loads and stores number them. A thread an index."""
-    source = KernelSource("eltwise")
+    source = KernelSource("eltwise", register=program.register)
     size = prod(program.shape)
     source.numbers(size=size)
     nargs = add_program(source, program)
@@ -45,9 +50,9 @@ def matmul(
     """Products of matrices. Arguments: a, b, then those of the program, whose space is (batch..., rows, cols).
 
     `a` and `b` are an element type and strides: one for each axis of the batch, 0 to broadcast, then for rows and
-    columns. Sums are f32. A block a tile of `TILE` rows and columns.
+    columns. Sums are f32, of bf16 by tensor cores. A block a tile of `TILE` rows and columns.
     """
-    source = KernelSource("matmul")
+    source = KernelSource("matmul", tile_header(a[0], b[0]))
     count = prod(batch)
     source.numbers(batch=count, rows=rows, cols=cols, depth=depth)
     for name, (dtype, strides), axes in (("a", a, ("a_row", "a_depth")), ("b", b, ("b_depth", "b_col"))):

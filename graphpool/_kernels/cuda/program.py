@@ -26,7 +26,7 @@ OPERATIONS = WITH_NUMBERS | frozenset({
     "ceil", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "trunc",
     "sign", "not", "is_nan", "gelu_erf", "gelu_tanh", "mish", "hard_swish", "narrow", "add", "sub", "mul", "div", "max",
     "min", "squared_difference", "pow", "prelu", "ge", "gt", "le", "lt", "eq", "ne", "and", "or", "xor", "mod", "fmod",
-    "select", "fma",
+    "select", "fma", "bit_not", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right",
 })  # fmt: skip
 """Operations that are there."""
 
@@ -36,14 +36,14 @@ _DTYPE_OF = {code: name for name, code in DTYPE_CODES.items()}
 def add_program(source: KernelSource, program: Program) -> int:
     """Add ``gp_program(p, i, acc, GP_PASSED)`` and the names of its arguments, ``GP_ARGS``; how many these are.
 
-    Raises UnsupportedError for registers other than f32, and types and operations that kernels do not have.
+    Raises UnsupportedError for other registers than the kernel has, and types and operations that kernels do not have.
     """
-    if program.register != "f32":
-        raise UnsupportedError(explain("registers of a GPU program", accepted="f32", got=program.register))
+    if program.register != source.register:
+        raise UnsupportedError(explain("registers of a GPU program", accepted=source.register, got=program.register))
     count = 1 + max(view.arg for view in program.views)
     lines = [_line(source, program, number) for number in program.steps]
     args = ", ".join(f"char *a{k}" for k in range(count))
-    head = f"static __device__ __forceinline__ void gp_program(const Params &p, long long i, float acc, {args}) {{"
+    head = f"static __device__ __forceinline__ void gp_program(const Params &p, long long i, GP_REG acc, {args}) {{"
     source.function("\n".join([head, "    (void)acc;", *lines, "}"]))
     source.define(GP_ARGS=args, GP_PASSED=", ".join(f"a{k}" for k in range(count)))
     return count
@@ -56,8 +56,8 @@ def _line(source: KernelSource, program: Program, number: int) -> str:
     if name == "store":
         return f"    gp_store_{_place(source, program, view)}, {values});"
     if name == "load":
-        return f"    const float x{number} = gp_load_{_place(source, program, view)});"
-    return f"    const float x{number} = {_expression(source, number, name, values, alpha, beta)};"
+        return f"    const GP_REG x{number} = gp_load_{_place(source, program, view)});"
+    return f"    const GP_REG x{number} = {_expression(source, number, name, values, alpha, beta)};"
 
 
 def _place(source: KernelSource, program: Program, number: int) -> str:

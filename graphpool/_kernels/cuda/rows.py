@@ -1,4 +1,4 @@
-"""Softmax, layer norm and reductions: a block of threads for each row."""
+"""Softmax, norms and reductions: a block of threads for each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..eltwise.eltwise import Program
     from .source import CudaCall
 
-__all__ = ["REDUCTIONS", "layer_norm", "reduce", "softmax"]
+__all__ = ["REDUCTIONS", "norm", "reduce", "softmax"]
 
 _LARGEST, _LEAST = "__uint_as_float(0x7f800000u)", "__uint_as_float(0xff800000u)"
 
@@ -34,7 +34,7 @@ REDUCTIONS = {
 def _rows(family: str, shape: Sequence[int], axes: Sequence[int], dtype: str, strides: Sequence[int]) -> KernelSource:
     """A kernel whose rows run along `axes`, which are counted from the front."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
-    source = KernelSource(family)
+    source = KernelSource(family, "gp_block.cuh")
     source.load("src", dtype)
     for name, own in (("row", kept), ("col", list(axes))):
         dims = [shape[axis] for axis in own]
@@ -73,9 +73,9 @@ def softmax(
     return _build(source, 1 + stats + add_program(source, program), shape, [axis])
 
 
-def layer_norm(
+def norm(
     shape: Sequence[int],
-    begin: int,
+    axes: Sequence[int],
     dtype: str,
     strides: Sequence[int],
     affine: Sequence[tuple[str, Sequence[int]]],
@@ -85,19 +85,18 @@ def layer_norm(
     is_rms: bool = False,
     stats: bool = False,
 ) -> CudaCall:
-    """Layer or RMS norm over the axes from `begin` on.
+    """Layer, group or RMS norm over `axes`, which are counted from the front.
 
     Arguments: src, those of `affine`, [mean, variance], those of the program, whose space is `shape`. `affine` has
-    element type and strides of gamma and of beta, by the axes from `begin` on; either may be left out, beta first.
+    element type and strides of gamma and of beta, by all axes; either may be left out, beta first.
     """
-    axes = list(range(begin, len(shape)))
     source = _rows("norm", shape, axes, dtype, strides)
     names = ("gamma", "beta")[: len(affine)]
     value = "(x)"
     for name, (own, along), sign in zip(names, affine, "*+", strict=False):
         source.load(name, own)
-        source.view(name, shape[begin:], along)
-        value = f"{value} {sign} gp_load_{name}({name}, gp_{name}(p, c))"
+        source.view(name, shape, along)
+        value = f"{value} {sign} gp_load_{name}({name}, gp_{name}(p, i))"
     source.reals(epsilon=epsilon)
     source.define(
         GP_IS_RMS=str(int(is_rms)),
@@ -105,7 +104,7 @@ def layer_norm(
         GP_STATS_ARGS="char *means, char *variances," if stats else "",
     )
     store = "(gp_store_f32(means, row, mean), gp_store_f32(variances, row, variance))" if stats else "((void)0)"
-    source.define(**{"GP_AFFINE(x, c)": value, "GP_STORE_STATS(row, mean, variance)": store})
+    source.define(**{"GP_AFFINE(x, i)": value, "GP_STORE_STATS(row, mean, variance)": store})
     return _build(source, 1 + len(names) + 2 * stats + add_program(source, program), shape, axes)
 
 

@@ -21,10 +21,13 @@ from ..core.spaces import collapse
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DTYPES", "CudaCall", "CudaKernel", "KernelSource"]
+__all__ = ["DTYPES", "REGISTERS", "CudaCall", "CudaKernel", "KernelSource"]
 
-DTYPES = frozenset({"f32", "bf16", "f16", "s32", "s8", "u8", "boolean"})
-"""Element types that kernels read and write; they compute in f32."""
+DTYPES = frozenset({"f64", "f32", "bf16", "f16", "s64", "s32", "u32", "s16", "u16", "s8", "u8", "boolean"})
+"""Element types that kernels read and write."""
+
+REGISTERS = {"f32": "float", "f64": "double", "s64": "long long"}
+"""Type in which a kernel computes -> that of C++. All but elementwise programs by themselves compute in f32."""
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a launch; kernels go on with further work in steps of so many."""
@@ -33,10 +36,6 @@ MOST_PARAMS_NBYTES = 4096
 """Arguments of a kernel together. Unit: bytes."""
 
 _FOLDER = Path(__file__).parent
-_HEADERS = {
-    **dict.fromkeys(("softmax", "norm", "reduce"), ("gp_block.cuh",)),
-    **dict.fromkeys(("matmul", "conv"), ("gp_tile.cuh",)),
-}
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,14 @@ class KernelSource:
     ----------
     family : str
         Name of the kernel's file without its suffix.
+    *headers : str
+        What it includes beside arithmetic and memory.
+    register : str, default="f32"
+        One of `REGISTERS`.
     """
 
-    def __init__(self, family: str) -> None:
-        self.family = family
+    def __init__(self, family: str, *headers: str, register: str = "f32") -> None:
+        self.family, self.register, self._headers = family, register, headers
         self._numbers: dict[str, int] = {}
         self._reals: dict[str, float] = {}
         self._defines: dict[str, str] = {}
@@ -158,8 +161,9 @@ class KernelSource:
             got = f"{8 * nargs + len(params)} bytes"
             raise UnsupportedError(explain("arguments of a kernel", accepted=f"{MOST_PARAMS_NBYTES} bytes", got=got))
         entry, text = _assemble(
-            self.family, tuple(self._numbers), tuple(self._reals), tuple(self._defines.items()), tuple(self._functions)
-        )
+            self.family, self._headers, self.register, tuple(self._numbers), tuple(self._reals),
+            tuple(self._defines.items()), tuple(self._functions),
+        )  # fmt: skip
         kernel = CudaKernel(self.family, entry, text)
         return CudaCall(kernel, nargs, params, min(blocks, MOST_BLOCKS), threads)
 
@@ -167,6 +171,8 @@ class KernelSource:
 @lru_cache(256)
 def _assemble(
     family: str,
+    more: tuple[str, ...],
+    register: str,
     numbers: tuple[str, ...],
     reals: tuple[str, ...],
     defines: tuple[tuple[str, str], ...],
@@ -175,9 +181,11 @@ def _assemble(
     """Name and text of a kernel. The name holds a digest of the text, so that equal names are equal kernels."""
     fields = [f"    long long {name};" for name in numbers] + [f"    float {name};" for name in reals]
     fields = fields or ["    long long unused;"]
-    headers = map(_read, ("gp_math.cuh", "gp_memory.cuh", *_HEADERS.get(family, ())))
+    math = "gp_integers.cuh" if register == "s64" else "gp_math.cuh"
+    headers = map(_read, (math, "gp_memory.cuh", *more))
     body = "\n".join([
-        *headers, "struct Params {", *fields, "};", *functions,
+        f"#define GP_REG {REGISTERS[register]}", f"#define GP_IS_F64 {int(register == 'f64')}",
+        f"#define GP_IS_INTEGER {int(register == 's64')}", *headers, "struct Params {", *fields, "};", *functions,
         *[f"#define {name} {text}" for name, text in defines], _read(f"{family}.cu"),
     ])  # fmt: skip
     body = re.sub(r"^//.*\n|[ \t]+//.*$", "", body, flags=re.MULTILINE)  # comments compile to nothing

@@ -10,13 +10,16 @@ from ...graph.completion import complete_shapes
 from ...graph.spelling import possible_spellings, respell
 from ...graph.view import GraphView
 from ...runtime._program import ARENA
-from ...runtime.scheduling import parse_options
+from ...runtime.scheduling import make_schedule, parse_options
+from ...schedule import DependencyGraph
 from ...typing import LayoutType
 from ..cpu.match.groups import make_groups
 from ..cpu.match.swaps import RESHAPES_BEHIND, swap
 from ..cpu.match.undone import drop_undone
 from ..cpu.patterns import PATTERNS, SPELLINGS
 from ..cpu.place.placement import find_inplace_ports, find_temporaries
+from ..cpu.place.streams import step_edges, touched_nbytes
+from .attention import has_kernel
 from .lowering import CudaLowering
 from .rules import lower_group
 from .support import supports
@@ -30,10 +33,15 @@ if TYPE_CHECKING:
     from ...graph.pattern import Pattern
     from ...graph.spelling import Spelling
     from ...runtime.cuda.gpu_partition import GpuPartition
+    from ...runtime.scheduling import ScheduleOptions
+    from ...schedule import Schedule
     from ..cpu.lower.steps import Step
     from ..cpu.lower.values import Buffer
 
 __all__ = ["CudaBackend"]
+
+LAUNCH_S, BYTES_PER_S = 3e-6, 1e12
+"""What schedules reckon with."""
 
 
 class CudaBackend:
@@ -72,16 +80,17 @@ class CudaBackend:
     ) -> GpuPartition:
         """A partition that gives launches to streams; see `Partition.compile`.
 
-        Temporaries lie in memory of the stream whatever `scratch` says, constants are read as they lie, and launches
-        follow one another.
+        Temporaries lie in memory of the stream whatever `scratch` says, and constants are read as they lie. Where the
+        schedule has several streams, `execute` runs it on one, in issue order; graphs of models have them all.
         """
         from ...runtime.cuda.gpu_partition import GpuPartition
         from ...runtime.cuda.launches import LaunchList
 
-        parse_options(schedule, streams)
+        options = parse_options(schedule, streams)
         sources, targets = settle_ports(partition, inputs, outputs)
         lowering = lower(partition.ops, sources, targets)
-        temporaries = find_temporaries(lowering.steps, None, engine.planner)
+        chosen = _schedule(lowering, len(sources), len(targets), options)
+        temporaries = find_temporaries(lowering.steps, chosen, engine.planner)
         places, arena_nbytes = temporaries.plan()
         device = engine.device
         launches = _link(lowering.steps, temporaries.offsets(places), device.function)
@@ -91,9 +100,10 @@ class CudaBackend:
             targets,
             engine,
             [step.name for step in lowering.steps],
-            LaunchList(device.cuda, launches, arena_nbytes),
+            [step.op_id for step in lowering.steps],
+            LaunchList(device.cuda, launches, arena_nbytes, chosen),
             bytes(lowering.literals),
-            find_inplace_ports(lowering.steps, sources, targets),
+            find_inplace_ports(lowering.steps, sources, targets, chosen),
         )
 
 
@@ -121,10 +131,26 @@ def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[
         ops = rewrite(ops, shapes, results)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
     lowering = CudaLowering(inputs, outputs, shapes, dtypes)
-    for group in make_groups(ops, shapes, results, post_ops_alone=True):
+    for group in make_groups(ops, shapes, results, attentions=has_kernel):
         lowering.op_id = group.first.id
         lower_group(lowering, group)
     return lowering
+
+
+def _schedule(lowering: CudaLowering, ninputs: int, noutputs: int, options: ScheduleOptions) -> Schedule | None:
+    """The launches on several streams; None where they follow one another.
+
+    Costs are bytes over a bandwidth and the time of a launch, and a stream is taken to have the device as if alone:
+    nothing was measured.
+    """
+    count = len(lowering.steps)
+    if not options.may_be_parallel(options.streams) or count < 2:
+        return None
+    costs = [LAUNCH_S + touched_nbytes(step) / BYTES_PER_S for step in lowering.steps]
+    names = [f"{number} {step.name}" for number, step in enumerate(lowering.steps)]
+    graph = DependencyGraph(step_edges(lowering.steps, ninputs, noutputs), costs, names=names)
+    chosen = make_schedule(graph, options, options.streams, [1.0] * count)
+    return chosen if len(chosen.stream_ids) > 1 else None
 
 
 def _replace_spelt(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:

@@ -30,6 +30,7 @@ class HostBackend(ReferenceBackend):
 
     name = "host"
     engine_kind = "gpu"
+    merges = True
     compile_dynamic = None  # type: ignore[assignment]
 
     def compile(  # type: ignore[override]
@@ -51,4 +52,4 @@ class HostBackend(ReferenceBackend):
         sources, targets = settle_ports(partition, inputs, outputs)
         function = partial(run_ops, partition.ops, [t.id for t in sources], {t.id: t.shape for t in targets})
         names = [f"host:numpy {op.kind}" for op in partition.ops]
-        return HostPartition(partition, sources, targets, engine, names, function)
+        return HostPartition(partition, sources, targets, engine, names, [op.id for op in partition.ops], function)

@@ -9,7 +9,7 @@ from ...graph.shapes import channel_axis
 from ..cpu.lower.instructions import apply
 from ..cpu.lower.lowering import Lowering
 from ..cpu.lower.region import Region, region_name
-from ..cpu.support import FLOATS
+from ..cpu.support import FLOATS, common_register, register_between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..cpu.lower.values import Value
     from ..cpu.match.groups import AnchorGroup
 
-__all__ = ["CudaLowering", "Tail", "lower_elementwise"]
+__all__ = ["CudaLowering", "Tail", "as_float", "lower_elementwise", "split_axis"]
 
 
 class CudaLowering(Lowering):
@@ -34,8 +34,8 @@ class CudaLowering(Lowering):
 
     def move(self, source: Value, place: Value) -> None:
         """Copy or convert one value into another of the same shape."""
-        order = place.order
-        region = Region(self, place.shape, order=order)
+        register = register_between(source.dtype, place.dtype)
+        region = Region(self, place.shape, register=register, order=place.order)
         region.write(place, region.load(source))
         self.launch(eltwise(region.builder.program()), [place, *region.operands], is_elementwise=True)
 
@@ -83,7 +83,8 @@ class Tail:
 def lower_elementwise(lowering: CudaLowering, ops: Sequence[Op]) -> None:
     """Emit elementwise ops as one kernel."""
     result = ops[-1].outputs[0].id
-    region = Region(lowering, lowering.shapes[result], order=lowering.order_of(result))
+    shape, order = lowering.shapes[result], lowering.order_of(result)
+    region = Region(lowering, shape, register=common_register(ops), order=order)
     for op in ops:
         apply_op(region, op)
     place = region.store(result)
@@ -113,3 +114,11 @@ def as_float(lowering: CudaLowering, tensor_id: int) -> Value:
     """A tensor of floats where it lies."""
     value = lowering.value(tensor_id)
     return value if value.dtype in FLOATS else lowering.dense(value)
+
+
+def split_axis(value: Value, axis: int, count: int) -> Value:
+    """The same memory with one axis as two, the first of which has `count` indices."""
+    inner = value.shape[axis] // count
+    shape = (*value.shape[:axis], count, inner, *value.shape[axis + 1 :])
+    step = value.strides[axis]
+    return value._replace(shape=shape, strides=(*value.strides[:axis], step * inner, step, *value.strides[axis + 1 :]))

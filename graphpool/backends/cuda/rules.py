@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..._kernels.cuda.image import Windows, convolution, pooling
+from ..._kernels.cuda.index import gather
 from ..._kernels.cuda.products import matmul
-from ..._kernels.cuda.rows import layer_norm, reduce, softmax
+from ..._kernels.cuda.rows import norm, reduce, softmax
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType, dense_strides
+from ..cpu.emit import movement, parts  # noqa: F401  (imported for their rules)
+from ..cpu.emit.indexing import geometry
 from ..cpu.emit.reduce import NAMES
 from ..cpu.layout.images import axes_of, pick
 from ..cpu.match.groups import AnchorGroup
 from ..cpu.products.matmul_problem import Product
+from ..cpu.support import RULES as CPU_RULES
 from ..cpu.support import has_no_axes_input
-from .lowering import Tail, as_float, lower_elementwise
+from .attention import lower_attention
+from .lowering import Tail, as_float, lower_elementwise, split_axis
 from .support import RULES, has_windows, rule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ...graph.op import Op
     from ..cpu.lower.values import Value
@@ -33,10 +41,17 @@ def lower_group(lowering: CudaLowering, group: Group) -> None:
     if all(0 in lowering.shapes[tensor.id] for tensor in group.outputs):
         for tensor in group.outputs:
             lowering.finish(tensor.id, lowering.target(tensor.id))
+    elif isinstance(group, AnchorGroup) and group.attention is not None:
+        lower_attention(lowering, group)
     elif group.first.kind in RULES:
         RULES[group.first.kind](lowering, group)
     else:
         lower_elementwise(lowering, group.ops)
+
+
+def _lower_alone(emit: Callable[..., None], lowering: CudaLowering, group: Group) -> None:
+    """Lower an op as on the CPU, without a kernel but for moves."""
+    emit(lowering, group.first)
 
 
 def _operand(value: Value, strides: Sequence[int]) -> tuple[str, Sequence[int]]:
@@ -61,29 +76,32 @@ def lower_matmul(lowering: CudaLowering, group: AnchorGroup) -> None:
 def _windows(lowering: CudaLowering, group: AnchorGroup, source: Value, kernel: Sequence[int]) -> Windows:
     op, result = group.anchor, lowering.shapes[group.result]
     axes = axes_of(op, len(result))
-    begin, _ = resolve_pads(op.attrs, pick(source.shape, axes[2:]), kernel)
+    begin, _ = resolve_pads(op.attrs, pick(source.shape, axes[2:]), kernel, transposed=op.kind == "ConvTranspose")
     return Windows(
-        pick(source.shape, axes[2:]), pick(result, axes[2:]), kernel, op.attrs["strides"],
+        pick(source.shape, axes[2:]), pick(result, axes[2:]), kernel, per_axis(op.attrs, "strides", len(kernel)),
         per_axis(op.attrs, "dilations", len(kernel)), begin,
         pick(source.strides, axes), pick(dense_strides(result), axes),
     )  # fmt: skip
 
 
-@rule("Convolution", where=has_windows)
+@rule("Convolution", "ConvTranspose", where=has_windows)
 def lower_convolution(lowering: CudaLowering, group: AnchorGroup) -> None:
     """Implicit matrix products, with weights as they lie."""
-    op = group.anchor
+    op, is_transposed = group.anchor, group.anchor.kind == "ConvTranspose"
     source, weights = (as_float(lowering, tensor.id) for tensor in op.inputs[:2])
     inner, outer, spatial = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
     groups, axis = op.attrs["groups"], channel_axis(len(source.shape), op.attrs["data_format"])
     windows = _windows(lowering, group, source, pick(weights.shape, spatial))
-    strides = [
-        weights.shape[outer] // groups * weights.strides[outer],
-        *pick(weights.strides, (outer, inner, *spatial)),
-    ]
+    split = inner if is_transposed else outer  # the axis that has the channels of all groups
+    strides = [weights.shape[split] // groups * weights.strides[split]]
+    strides += pick(weights.strides, (outer, inner, *spatial))
     tail = Tail(lowering, group, _bias(lowering, op), axis)
-    channels, dtypes = (source.shape[axis], weights.shape[outer]), (source.dtype.value, weights.dtype.value)
-    tail.emit(convolution(source.shape[0], groups, channels, windows, dtypes, strides, tail.program), [source, weights])
+    channels = source.shape[axis], lowering.shapes[group.anchor.outputs[0].id][axis]
+    dtypes = source.dtype.value, weights.dtype.value
+    call = convolution(
+        source.shape[0], groups, channels, windows, dtypes, strides, tail.program, transposed=is_transposed
+    )
+    tail.emit(call, [source, weights])
 
 
 @rule("AvgPool", "MaxPool", where=has_windows)
@@ -115,18 +133,27 @@ def lower_softmax(lowering: CudaLowering, group: AnchorGroup) -> None:
     _finish(lowering, op, statistics)
 
 
-@rule("LayerNorm", "RMSNorm")
+@rule("LayerNorm", "RMSNorm", "GroupNorm")
 def lower_norm(lowering: CudaLowering, group: AnchorGroup) -> None:
-    """Rows over the axes that are normalised."""
+    """Rows over the axes that are normalised; of a GroupNorm, whose channels are two axes then, all but groups."""
     op = group.anchor
     source = as_float(lowering, op.inputs[0].id)
-    begin = op.attrs["begin_norm_axis"] % len(source.shape)
     given = op.inputs[1:] if op.attrs.get("use_affine", True) else ()
-    affine = [as_float(lowering, tensor.id).broadcast(source.shape[begin:]) for tensor in given]
+    affine = [as_float(lowering, tensor.id) for tensor in given]
+    if op.kind == "GroupNorm":
+        axis = channel_axis(len(source.shape), op.attrs["data_format"])
+        affine = [value.reshaped((value.shape[0], *[1] * (len(source.shape) - axis - 1))) for value in affine]
+        strides = [split_axis(value.broadcast(source.shape), axis, op.attrs["groups"]).strides for value in affine]
+        seen = split_axis(source, axis, op.attrs["groups"])
+        axes = [k for k in range(len(seen.shape)) if k not in (0, axis)]
+    else:
+        axes = list(range(op.attrs["begin_norm_axis"] % len(source.shape), len(source.shape)))
+        seen, strides = source, [value.broadcast(source.shape).strides for value in affine]
     statistics, tail = _statistics(lowering, op), Tail(lowering, group)
-    call = layer_norm(
-        source.shape, begin, source.dtype.value, source.strides, [_operand(value, value.strides) for value in affine],
-        tail.program, epsilon=op.attrs["epsilon"], is_rms=op.kind == "RMSNorm", stats=bool(statistics),
+    operands = [_operand(value, along) for value, along in zip(affine, strides, strict=True)]
+    call = norm(
+        seen.shape, axes, source.dtype.value, seen.strides, operands, tail.program, epsilon=op.attrs["epsilon"],
+        is_rms=op.kind == "RMSNorm", stats=bool(statistics),
     )  # fmt: skip
     tail.emit(call, [source, *affine, *statistics])
     _finish(lowering, op, statistics)
@@ -153,22 +180,33 @@ def lower_reduce(lowering: CudaLowering, group: AnchorGroup) -> None:
     tail.emit(call, [source])
 
 
-@rule("StaticReshape")
-def lower_reshape(lowering: CudaLowering, group: Group) -> None:
-    """The same memory under another shape; a copy where the source has gaps or the result leaves the partition."""
-    op = group.first
-    source, shape = lowering.value(op.inputs[0].id), lowering.shapes[op.outputs[0].id]
-    lowering.finish(op.outputs[0].id, lowering.dense(source, source.dtype).reshaped(shape))
+for _kind in ("Expand", "Slice", "Split", "StaticReshape", "StaticTranspose"):
+    RULES[_kind] = partial(_lower_alone, CPU_RULES[_kind])  # the same memory, seen in another way
 
 
-@rule("StaticTranspose")
-def lower_transpose(lowering: CudaLowering, group: Group) -> None:
-    """The same memory with its axes in another order; copied only where the result leaves the partition."""
+@rule("Gather", "GatherElements", "GatherND")
+def lower_gather(lowering: CudaLowering, group: Group) -> None:
+    """One kernel picks the rows."""
     op = group.first
-    source = lowering.value(op.inputs[0].id)
-    ndim = len(source.shape)
-    order = [axis % ndim for axis in op.attrs["order"]] or list(reversed(range(ndim)))
-    lowering.finish(op.outputs[0].id, source.transposed(order))
+    source, indices = (lowering.value(tensor.id) for tensor in op.inputs)
+    source = source if op.kind == "GatherElements" else lowering.dense(source, source.dtype)
+    indices = indices if op.kind != "GatherND" else lowering.dense(indices, indices.dtype)
+    place, itemsize = lowering.target(op.outputs[0].id), source.dtype.bits // 8
+    call = gather(**geometry(op, source, indices), itemsize=itemsize, index_dtype=indices.dtype.value)
+    lowering.launch(call, [source, indices, place])
+    lowering.finish(op.outputs[0].id, place)
+
+
+@rule("GenIndex")
+def lower_gen_index(lowering: CudaLowering, group: Group) -> None:
+    """Positions, which are known now, along an axis."""
+    result = group.first.outputs[0].id
+    axis, place = group.first.attrs["axis"] % len(lowering.shapes[result]), lowering.target(result)
+    positions = lowering.literal(np.arange(place.shape[axis], dtype=place.dtype.numpy))
+    count = len(place.shape) - axis - 1
+    seen = positions.reshaped((*positions.shape, *[1] * count)).broadcast(place.shape)
+    lowering.move(seen, place)
+    lowering.finish(result, place)
 
 
 @rule("Concat")

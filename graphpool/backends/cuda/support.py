@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from ..._kernels.cuda.source import DTYPES
-from ...typing import DataType
+from ..._kernels.cuda.source import DTYPES, REGISTERS
 from ..cpu.lower import instructions  # noqa: F401  (imported for what it registers)
-from ..cpu.support import FLOATS, INSTRUCTIONS, has_small_windows, is_elementwise, register_of
+from ..cpu.support import FLOATS, INSTRUCTIONS, common_register, has_small_windows, is_elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,13 +20,13 @@ Rule = TypeVar("Rule", bound="Callable[..., None]")
 RULES: dict[str, Callable[..., None]] = {}
 """Kind -> ``(CudaLowering, Group)``, which emits the launches of an op, with post-ops where it is an anchor."""
 
-MOVES = frozenset({"Concat", "StaticReshape", "StaticTranspose"})
-"""Kinds that compute nothing."""
+MOVES = frozenset({
+    "Concat", "Expand", "Gather", "GatherElements", "GatherND", "GenIndex", "Slice", "Split", "StaticReshape",
+    "StaticTranspose",
+})  # fmt: skip
+"""Kinds that compute nothing, and take all types."""
 
 _CONDITIONS: dict[str, Callable[[Op], bool]] = {}
-
-_EXACT_IN_F32 = FLOATS | {DataType.U8, DataType.S8, DataType.BOOLEAN}
-"""Types that moves, which go through registers of f32, leave as they are."""
 
 
 def rule(*kinds: str, where: Callable[[Op], bool] | None = None) -> Callable[[Rule], Rule]:
@@ -42,13 +41,13 @@ def rule(*kinds: str, where: Callable[[Op], bool] | None = None) -> Callable[[Ru
 
 
 def supports(op: Op) -> bool:
-    """Whether kernels compute the op: types that they read and write, arithmetic in f32."""
+    """Whether kernels compute the op: types that they read and write, arithmetic in f32 but for elementwise kinds."""
     if any(tensor.dtype.value not in DTYPES for tensor in (*op.inputs, *op.outputs)):
         return False
     if op.kind in RULES:
-        where, accepted = _CONDITIONS.get(op.kind), _EXACT_IN_F32 if op.kind in MOVES else FLOATS
-        return op.inputs[0].dtype in accepted and (where is None or where(op))
-    return op.kind in INSTRUCTIONS and is_elementwise(op) and register_of(op) == "f32"
+        where = _CONDITIONS.get(op.kind)
+        return (op.kind in MOVES or op.inputs[0].dtype in FLOATS) and (where is None or where(op))
+    return op.kind in INSTRUCTIONS and is_elementwise(op) and common_register([op]) in REGISTERS
 
 
 def has_windows(op: Op) -> bool:

@@ -15,6 +15,7 @@ from graphpool.typing import LayoutType, parse_nbytes
 
 from .._tensor import check_array
 from ..allowed_memory import MemoryLimit
+from .gpu_form import GPU_PARTS
 from .gpu_queue import GpuQueue
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class GpuDevice(Locked):
     """
 
     is_host = False
+    forms = GPU_PARTS
 
     def __init__(self, index: int) -> None:
         super().__init__()
@@ -70,12 +72,12 @@ class GpuDevice(Locked):
     def parse_limit(self, value: int | str | None) -> MemoryLimit:
         """Shares are of the device's memory; ``auto`` is most of what is free."""
         if value is None:
-            return MemoryLimit(None, False)
+            return MemoryLimit(None, False, False)
         if isinstance(value, str) and value.strip().lower() == "auto":
             with self.cuda.current():
                 free, _ = driver().cuMemGetInfo()[1:]
-            return MemoryLimit(int(free * _AUTO_SHARE), False)
-        return MemoryLimit(parse_nbytes(value, whole_nbytes=self.cuda.total_nbytes, auto=True), False)
+            return MemoryLimit(int(free * _AUTO_SHARE), False, False)
+        return MemoryLimit(parse_nbytes(value, whole_nbytes=self.cuda.total_nbytes, auto=True), False, False)
 
     def resource(self, limit: int | None) -> CudaResource:
         """A pool of the engine's own; the engine's budget holds the limit."""
@@ -136,24 +138,34 @@ class GpuDevice(Locked):
 
     def write(self, address: int, content: np.ndarray[Any, Any]) -> None:
         """Copy bytes to an address of the device, behind all its work; returns when they are there."""
-        if not content.nbytes:
-            return
         with self._lock:
             self._wait_for_all()
-            self._stage().upload(content, address, self._copy_stream())
+            self.upload(content, address, self._copy_stream())
             self.cuda.synchronize(self._copy_stream())
-            self.copies.uploads += 1
-            self.copies.upload_nbytes += content.nbytes
 
     def read(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """A copy of the bytes, behind all work of the device."""
         content = np.empty(tensor.nbytes, np.uint8)
         with self._lock:
             self._wait_for_all()
-            self._stage().download(tensor.data_ptr, content, self._copy_stream())
-            self.copies.downloads += 1
-            self.copies.download_nbytes += tensor.nbytes
+            self.download(tensor.data_ptr, content, self._copy_stream())
         return content
+
+    def upload(self, array: np.ndarray[Any, Any], address: int, stream: int) -> None:
+        """Copy a dense array to an address of the device, in the order of a stream."""
+        if array.nbytes:
+            with self._lock:
+                self._stage().upload(array, address, stream)
+                self.copies.uploads += 1
+                self.copies.upload_nbytes += array.nbytes
+
+    def download(self, address: int, array: np.ndarray[Any, Any], stream: int) -> None:
+        """Copy from an address of the device to a dense array, behind the work of a stream; it is there on return."""
+        if array.nbytes:
+            with self._lock:
+                self._stage().download(address, array, stream)
+                self.copies.downloads += 1
+                self.copies.download_nbytes += array.nbytes
 
     def view(self, tensor: Tensor) -> Any:
         """A view of cuda.core on the tensor's memory, which keeps it alive; all work of the device is waited for."""
@@ -200,11 +212,6 @@ class GpuDevice(Locked):
         return self._staging
 
     # ---- life
-
-    def check_models(self) -> None:
-        """They do not yet."""
-        hint = "use Graph('gpu'), get_partitions and compile, or an engine of kind cpu"
-        raise UnsupportedError(explain("models on engines of kind gpu", accepted="partitions", hint=hint))
 
     def close(self) -> None:
         """Give back the staging memory and the copy stream; the pool, once its last tensor has died."""

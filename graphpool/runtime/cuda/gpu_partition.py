@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from graphpool.graph import LogicalTensor
     from graphpool.graph.partition import Partition
+    from graphpool.schedule import Schedule
 
     from .._stream import Stream
     from ..engine import Engine
@@ -39,11 +40,15 @@ class _DevicePartition(Locked):
     engine : Engine
     implementations : sequence of str
         Of each step.
+    step_ops : sequence of int
+        Id of the op of each step.
     """
 
+    primitive = None
+    program: LaunchList | None = None
     template = None
-    schedule = None
-    scratchpad_nbytes = 0
+    schedule: Schedule | None = None
+    scratchpad_nbytes = literals_nbytes = 0
 
     def __init__(
         self,
@@ -52,11 +57,12 @@ class _DevicePartition(Locked):
         outputs: Sequence[LogicalTensor],
         engine: Engine,
         implementations: Sequence[str],
+        step_ops: Sequence[int],
     ) -> None:
         super().__init__()
         self.partition, self.engine = partition, engine
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self.implementations = tuple(implementations)
+        self.implementations, self.step_ops = tuple(implementations), tuple(step_ops)
         self.inplace_ports: tuple[tuple[int, int], ...] = ()
         self._is_closed = False
         engine.attach(self)
@@ -218,7 +224,7 @@ class GpuPartition(_DevicePartition):
 
     Parameters
     ----------
-    partition, inputs, outputs, engine, implementations
+    partition, inputs, outputs, engine, implementations, step_ops
         As of `_DevicePartition`.
     program : LaunchList
     literals : bytes
@@ -230,6 +236,8 @@ class GpuPartition(_DevicePartition):
     ----------
     scratchpad_nbytes : int
         Temporaries of one execution. Unit: bytes.
+    literals_nbytes : int
+        What it keeps on the device until it is closed and its work done. Unit: bytes.
     """
 
     def __init__(
@@ -239,35 +247,36 @@ class GpuPartition(_DevicePartition):
         outputs: Sequence[LogicalTensor],
         engine: Engine,
         implementations: Sequence[str],
+        step_ops: Sequence[int],
         program: LaunchList,
         literals: bytes,
         inplace_ports: Sequence[tuple[int, int]],
     ) -> None:
-        super().__init__(partition, inputs, outputs, engine, implementations)
-        self.program, self.inplace_ports = program, tuple(inplace_ports)
-        self.scratchpad_nbytes = program.arena_nbytes
+        super().__init__(partition, inputs, outputs, engine, implementations, step_ops)
+        self.program: LaunchList = program
+        self.inplace_ports = tuple(inplace_ports)
+        self.scratchpad_nbytes, self.schedule = program.arena_nbytes, program.schedule
         self._literals = _Literals(engine, literals)
-
-    @property
-    def literals_nbytes(self) -> int:
-        """What the partition keeps on the device until it is closed and its work done. Unit: bytes."""
-        return self._literals.nbytes
+        self.literals_nbytes = len(literals)
 
     def predict_peak(self, executions: int = 1) -> int:
         """Memory of the device that executions on so many streams take at most, tensors not counted. Unit: bytes."""
-        return self._literals.nbytes + super().predict_peak(executions)
+        return self.literals_nbytes + super().predict_peak(executions)
 
     def _run(self, stream: Stream, sources: list[Tensor], targets: list[Tensor]) -> None:
         queue: GpuQueue = stream.queue  # type: ignore[assignment]
-        literals = self._literals
         with queue.lock:
-            bases = [queue.arena(self.scratchpad_nbytes), literals.address]
-            assert len(bases) == FIRST_EXTERNAL
             tensors = [tensor.data_ptr if tensor.nbytes else 0 for tensor in (*sources, *targets)]
             try:
-                self.program.run(queue.handle, [*bases, *tensors])
+                self.program.run(queue.handle, self.bases(queue.arena(self.scratchpad_nbytes), tensors))
             finally:  # a launch that fails leaves those before it
-                queue.hold((sources, targets, literals))
+                queue.hold((sources, targets, self._literals))
+
+    def bases(self, arena: int, tensors: Sequence[int]) -> list[int]:
+        """Addresses that the program runs on: of temporaries, literals, inputs and outputs."""
+        found = [arena, self._literals.address, *tensors]
+        assert len(found) - len(tensors) == FIRST_EXTERNAL
+        return found
 
     def close(self) -> None:
         """Refuse further executions, and let go of the literals; executions given to streams go on. Idempotent."""
@@ -296,7 +305,7 @@ class HostPartition(_DevicePartition):
 
     Parameters
     ----------
-    partition, inputs, outputs, engine, implementations
+    partition, inputs, outputs, engine, implementations, step_ops
         As of `_DevicePartition`.
     function : callable
         Takes arrays of the inputs, gives arrays of the outputs.
@@ -313,12 +322,16 @@ class HostPartition(_DevicePartition):
         outputs: Sequence[LogicalTensor],
         engine: Engine,
         implementations: Sequence[str],
+        step_ops: Sequence[int],
         function: HostFunction,
     ) -> None:
-        super().__init__(partition, inputs, outputs, engine, implementations)
+        super().__init__(partition, inputs, outputs, engine, implementations, step_ops)
         self._function = function
 
     def _run(self, stream: Stream, sources: list[Tensor], targets: list[Tensor]) -> None:
-        results = self._function([tensor.numpy() for tensor in sources])
-        for tensor, result in zip(targets, results, strict=True):
+        for tensor, result in zip(targets, self.compute([tensor.numpy() for tensor in sources]), strict=True):
             tensor.fill(result)
+
+    def compute(self, inputs: list[np.ndarray[Any, Any]]) -> Sequence[np.ndarray[Any, Any]]:
+        """Arrays of the outputs for arrays of the inputs."""
+        return self._function(inputs)

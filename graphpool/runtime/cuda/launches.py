@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from graphpool._kernels.cuda.source import CudaCall
     from graphpool.memory.cuda import CudaDevice
+    from graphpool.schedule import Schedule
 
 __all__ = ["Launch", "LaunchList"]
 
@@ -28,7 +29,7 @@ class Launch:
 
 
 class LaunchList:
-    """Launches that follow one another.
+    """Launches, and what orders them.
 
     Parameters
     ----------
@@ -36,18 +37,26 @@ class LaunchList:
     launches : sequence of Launch
     arena_nbytes : int
         Temporaries of one run. Unit: bytes.
+    schedule : Schedule, optional
+        Of the launches by number, for which temporaries were planned; by default they follow one another.
 
     Notes
     -----
     Threads: safe; a run copies nothing but addresses.
     """
 
-    def __init__(self, device: CudaDevice, launches: Sequence[Launch], arena_nbytes: int) -> None:
+    uses_blas = False
+
+    def __init__(
+        self, device: CudaDevice, launches: Sequence[Launch], arena_nbytes: int, schedule: Schedule | None = None
+    ) -> None:
         self._device, self.launches, self.arena_nbytes = device, tuple(launches), arena_nbytes
+        self.schedule = schedule
+        self._order = range(len(self.launches)) if schedule is None else schedule.order
         self._params = [ctypes.create_string_buffer(one.call.params, len(one.call.params)) for one in self.launches]
 
     def run(self, stream: int, bases: Sequence[int]) -> None:
-        """Give all launches to a stream.
+        """Give all launches to one stream.
 
         Parameters
         ----------
@@ -57,13 +66,18 @@ class LaunchList:
             Device addresses: the arena, the literals, then the external tensors.
         """
         with self._device.current():
-            for one, params in zip(self.launches, self._params, strict=True):
-                count = len(one.args)
-                values = (ctypes.c_uint64 * count)(*[bases[base] + offset for base, offset in one.args])
-                start = ctypes.addressof(values)
-                places = [start + 8 * k for k in range(count)]
-                pointers = (ctypes.c_uint64 * (count + 1))(*places, ctypes.addressof(params))
-                launch(stream, one.function, one.call.ntasks, one.call.threads, ctypes.addressof(pointers))
+            for number in self._order:
+                self.launch(number, stream, bases)
+
+    def launch(self, number: int, stream: int, bases: Sequence[int]) -> None:
+        """Give one launch to a stream; the device's context is current."""
+        one, params = self.launches[number], self._params[number]
+        count = len(one.args)
+        values = (ctypes.c_uint64 * count)(*[bases[base] + offset for base, offset in one.args])
+        start = ctypes.addressof(values)
+        places = [start + 8 * k for k in range(count)]
+        pointers = (ctypes.c_uint64 * (count + 1))(*places, ctypes.addressof(params))
+        launch(stream, one.function, one.call.ntasks, one.call.threads, ctypes.addressof(pointers))
 
     def __len__(self) -> int:
         return len(self.launches)

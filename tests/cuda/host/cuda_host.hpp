@@ -89,6 +89,23 @@ static inline T __shfl_xor_sync(unsigned mask, T value, int change) {
     return __shfl_sync(mask, value, static_cast<int>(on_host::lane()) ^ change);
 }
 
+// What tensor cores do, but for their rounding: sums in f32, one product after another. Fragments lie as PTX says.
+static inline void gp_mma(float *c, const unsigned *a, const unsigned *b) {
+    const int group = static_cast<int>(on_host::lane()) / 4, pair = static_cast<int>(on_host::lane()) % 4;
+    unsigned rows[4][4], columns[2][4][2];
+    for (int k = 0; k < 4; k++) {
+        for (int i = 0; i < 4; i++) rows[k][i] = __shfl_sync(0xffffffffu, a[i], 4 * group + k);
+        for (int j = 0; j < 2; j++)
+            for (int i = 0; i < 2; i++) columns[j][k][i] = __shfl_sync(0xffffffffu, b[i], 4 * (2 * pair + j) + k);
+    }
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 16; k++) {
+            const unsigned x = rows[k % 8 / 2][k / 8 * 2 + i / 2], y = columns[i % 2][k % 8 / 2][k / 8];
+            const int shift = k % 2 ? 0 : 16;
+            c[i] += __uint_as_float(x << shift & 0xffff0000u) * __uint_as_float(y << shift & 0xffff0000u);
+        }
+}
+
 #define TWIN(function, name) on_host::Kernel<&function>::twin(#name)
 #define TWINS(...)                                                                                                    \
     extern "C" __attribute__((visibility("default"))) const Twin *test_driver_twins(const TwinHost *host, int *count) { \

@@ -53,7 +53,8 @@ def _along_rows(value: Value, indices: Value, axis: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _geometry(op: Op, value: Value, indices: Value) -> dict[str, Any]:
+def geometry(op: Op, value: Value, indices: Value) -> dict[str, Any]:
+    """What a kernel of a Gather or Scatter asks."""
     if op.kind == "Gather":
         return _along_rows(value, indices, op.attrs["axis"])
     if op.kind in ("GatherElements", "ScatterElements"):
@@ -73,7 +74,7 @@ def lower_gather(lowering: Lowering, op: Op) -> None:
     source = source if op.kind == "GatherElements" else lowering.dense(source, source.dtype)
     indices = indices if _is_indexable(indices, op) else lowering.dense(indices, indices.dtype)
     place = lowering.target(op.outputs[0].id)
-    lowering.emit(gather(**_geometry(op, source, indices), index_dtype=indices.dtype.value), [source, indices, place])
+    lowering.emit(gather(**geometry(op, source, indices), index_dtype=indices.dtype.value), [source, indices, place])
     lowering.finish(op.outputs[0].id, place)
 
 
@@ -88,7 +89,7 @@ def lower_scatter(lowering: Lowering, op: Op) -> None:
     place = lowering.target(op.outputs[0].id, dtype=dtype)
     lowering.move(source, place)
     call = scatter(
-        **_geometry(op, place, indices), index_dtype=indices.dtype.value, dtype=place.dtype.value,
+        **geometry(op, place, indices), index_dtype=indices.dtype.value, dtype=place.dtype.value,
         reduction=op.attrs["reduction"],
     )  # fmt: skip
     lowering.emit(call, [updates, indices, place])

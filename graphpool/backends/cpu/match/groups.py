@@ -22,7 +22,7 @@ from .integers import find_dequantized
 from .segments import split_region
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ....graph.logical_tensor import LogicalTensor
     from ....graph.op import Op
@@ -124,15 +124,15 @@ def make_groups(
     outputs: set[int],
     constants: frozenset[int] = frozenset(),
     *,
-    post_ops_alone: bool = False,
+    attentions: Callable[[Attention], bool] | None = None,
 ) -> list[Group]:
     """Groups of a partition's ops, in an order in which they can be computed.
 
     Post-ops keep the shape of their anchor. Tensors among `outputs` leave the partition: they are stored, so no region
-    runs past them. `constants` are ids of constant inputs. With `post_ops_alone` kernels take what is behind an anchor,
-    but neither dequantised operands nor whole attentions.
+    runs past them. `constants` are ids of constant inputs. With `attentions` kernels take what is behind an anchor and
+    those attentions for which it holds, but neither dequantised operands nor gradients.
     """
-    return _Grouper([op for op in ops if op.kind != "End"], shapes, outputs, constants).groups(post_ops_alone)
+    return _Grouper([op for op in ops if op.kind != "End"], shapes, outputs, constants).groups(attentions)
 
 
 class _Grouper:
@@ -156,12 +156,12 @@ class _Grouper:
         self.attentions: dict[int, Attention] = {}
         self.gradients: dict[int, AttentionGradient] = {}
 
-    def groups(self, post_ops_alone: bool) -> list[Group]:
+    def groups(self, attentions: Callable[[Attention], bool] | None) -> list[Group]:
         """All groups, in an order in which they can be computed."""
-        if not post_ops_alone:
+        if attentions is None:
             self._absorb_dequantized()
             self._absorb_compressed()
-            self._merge_attentions()
+        self._merge_attentions(attentions)
         # int8 products first: they keep more in 8 bits than regions do
         for number in (*self.dequantized, *range(len(self.view.ops))):
             op = self.view.ops[number]
@@ -190,7 +190,7 @@ class _Grouper:
                 self.compressed.add(source)
                 self._take([source])
 
-    def _merge_attentions(self) -> None:
+    def _merge_attentions(self, accepts: Callable[[Attention], bool] | None) -> None:
         """The attentions among the ops, merged with their post-ops: number of the first member -> attention.
 
         Products of integers stay apart: they are summed exactly.
@@ -198,11 +198,12 @@ class _Grouper:
         for number, op in enumerate(self.view.ops):
             found = find_attention(self.view, number, self.shapes, self.outputs) if op.kind == "SoftMax" else None
             for attention in () if found is None else (found, found.repeated()):
-                if self._try_merge(attention.members):
+                if (accepts is None or accepts(attention)) and self._try_merge(attention.members):
                     self._take(self._grow(list(attention.members)))
                     self.attentions[attention.members[0]] = attention
                     break
-            gradient = find_gradient(self.view, number, self.shapes, self.outputs) if op.kind == "Exp" else None
+            has_gradients = accepts is None and op.kind == "Exp"
+            gradient = find_gradient(self.view, number, self.shapes, self.outputs) if has_gradients else None
             if gradient is not None and self._try_merge(gradient.members):
                 self._take(gradient.members)
                 self.gradients[gradient.members[0]] = gradient

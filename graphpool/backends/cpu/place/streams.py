@@ -49,6 +49,7 @@ __all__ = [
     "step_cost",
     "step_edges",
     "step_signature",
+    "touched_nbytes",
 ]
 
 ELTWISE_FLOPS = 20  # of an element: between an addition and a transcendental function
@@ -239,20 +240,21 @@ def step_cost(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]], threads
     if measured is not None:
         return measured
     sharing = min(threads, max(step.call.ntasks, 1))
-    nbytes, peak = _touched_nbytes(step), THREAD_FLOPS[step.call.kernel.isa]
+    nbytes, peak = touched_nbytes(step), THREAD_FLOPS[step.call.kernel.isa]
     bandwidth = min(sharing * THREAD_BANDWIDTH, MEMORY_BANDWIDTH if nbytes > CACHED_NBYTES else inf)
     work = roofline_cost(_flops(step, op, shapes), nbytes, sharing * peak, bandwidth)
     return STEP_S + work + (SHARED_STEP_S if sharing > 1 else 0.0)
 
 
-def _touched_nbytes(step: Step) -> int:
+def touched_nbytes(step: Step) -> int:
+    """Memory that a step reads and writes, each buffer once. Unit: bytes."""
     return sum({value.buffer: value.dtype.nbytes(prod(value.shape)) for value in step.args}.values())
 
 
 def _traffic(steps: Sequence[Step]) -> tuple[float, ...]:
     """Bytes that each step moves to and from main memory."""
     due = [step.guard is None or step.guard[1] for step in steps]
-    touched = [_touched_nbytes(step) if is_due else 0 for step, is_due in zip(steps, due, strict=True)]
+    touched = [touched_nbytes(step) if is_due else 0 for step, is_due in zip(steps, due, strict=True)]
     return tuple(float(nbytes) if nbytes > CACHED_NBYTES else 0.0 for nbytes in touched)
 
 

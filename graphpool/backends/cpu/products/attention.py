@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from ..match.groups import AnchorGroup, GradientGroup
 
-__all__ = ["lower_attention", "lower_gradient"]
+__all__ = ["as_positions", "lower_attention", "lower_gradient"]
 
 
 def lower_attention(lowering: Lowering, group: AnchorGroup) -> None:
@@ -91,7 +91,7 @@ def _make_problem(
         (product.inputs[0], product.attrs["transpose_a"]), (product.inputs[1], not product.attrs["transpose_b"]), values
     ]  # fmt: skip
     pairs = zip(sides, (None, *shared), strict=True)
-    q, k, v = (_matrix(lowering, tensor, is_turned, heads) for (tensor, is_turned), heads in pairs)
+    q, k, v = (as_positions(lowering, tensor, is_turned, heads) for (tensor, is_turned), heads in pairs)
     heads = q.shape[:-2]
     batch = heads[:BATCH_AXES]
     kv_heads = k.shape[BATCH_AXES:-2]
@@ -129,7 +129,7 @@ def _make_problem(
     return problem, [q, k, v, *given.values(), *offsets, *masks.values(), *draws]
 
 
-def _matrix(lowering: Lowering, tensor: LogicalTensor, is_turned: bool, shared: SharedHeads | None) -> Value:
+def as_positions(lowering: Lowering, tensor: LogicalTensor, is_turned: bool, shared: SharedHeads | None) -> Value:
     """An operand as (..., positions, depth); of keys and values each head once."""
     value = lowering.value(tensor.id) if shared is None else lowering.value(shared.source).squeezed(2)
     is_turned = is_turned != (shared is not None and shared.is_turned)
