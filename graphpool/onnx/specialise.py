@@ -164,7 +164,7 @@ class Specialiser:
         constants = {name: Value(content=content).plain_content for name, content in self.constants.items()}
         return Specialiser, (replace(self.source, constants=constants), self.host, self.prefer, self.fpmath)
 
-    def drop_pages(self) -> None:
+    def _drop_pages(self) -> None:
         """Take weights that lie in mapped files out of memory: the system reads again what is used."""
         for content in self.constants.values():
             drop_pages(content)
@@ -199,7 +199,10 @@ class Specialiser:
         """
         check_files(self.constants.values())
         with Boundary("specialised", f"model {self.source.name!r}"):
-            return Walk(self, shapes, contents).form()
+            form = Walk(self, shapes, contents).form()
+        if self._outer is None:
+            self._drop_pages()
+        return form
 
 
 # ---- rewriting, once a model

@@ -27,6 +27,7 @@ __all__ = [
     "address_of",
     "check_files",
     "drop_pages",
+    "file_of",
     "held_nbytes",
     "identity_of",
     "known_fingerprint",
@@ -37,6 +38,12 @@ __all__ = [
 
 fingerprints: LruCache[Hashable, QuickFingerprint] = LruCache(4096, name="fingerprints")
 """Names of contents by tensor version, of the whole process: each version of a tensor is read once."""
+
+PIECE_NBYTES = mmap.PAGESIZE**2 // 8
+"""The most that is mapped where one page of a file is read: what a table of pages holds, at addresses aligned alike.
+
+Linux maps 64 KiB, and since 6.18 all of the piece in which its cache has the file.
+"""
 
 _SMALL = 4096
 """Contents up to this size are read again in less time than it takes to remember a name. Unit: bytes."""
@@ -174,16 +181,17 @@ def address_of(content: Any) -> int:
 def drop_pages(array: Any) -> None:
     """Take an array that lies in a file mapped for reading out of memory: the system reads it again where it is used.
 
-    Other arrays, and files mapped for writing, whose pages may hold what the file does not, are left alone.
+    With what came with it, see `PIECE_NBYTES`. Other arrays, and files mapped for writing, whose pages may hold what
+    the file does not, are left alone.
     """
     place = place_in_mapping(array) if getattr(array, "nbytes", 0) >= mmap.PAGESIZE else None
     if place is None:
         return
     base, begin = place
-    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if first < last:
-        base.madvise(mmap.MADV_DONTNEED, first, last - first)
+    start = address_of(base)
+    first = max((start + begin) // PIECE_NBYTES * PIECE_NBYTES, start)
+    last = -(-(start + begin + array.nbytes) // PIECE_NBYTES) * PIECE_NBYTES
+    base.madvise(mmap.MADV_DONTNEED, first - start, min(last - start, len(base)) - (first - start))
 
 
 def check_files(arrays: Iterable[Any]) -> None:
@@ -201,6 +209,12 @@ def held_nbytes(weight: Any) -> int:
 def mapped_nbytes(weight: Any) -> int:
     """What a constant takes of a file mapped for reading. Unit: bytes."""
     return 0 if _mapping_of(weight) is None else int(weight.nbytes)
+
+
+def file_of(weight: Any) -> mmap.mmap | None:
+    """The mapped file in which a constant lies; None if it lies elsewhere, or in memory that processes share."""
+    mapping = _mapping_of(weight)
+    return None if isinstance(mapping, ReadMapping) and not isinstance(mapping, MappedFile) else mapping
 
 
 def _mapping_of(array: Any) -> mmap.mmap | None:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import dataclass, replace
 from graphpool.cache import PackedKey, constant_tensor_cache, fingerprint
 
 from ._constants import packed_key
 from ._tensor import Tensor
-from .constant_part import held_nbytes, mapped_nbytes
+from .constant_part import file_of, held_nbytes
+from .mapped_reads import MappedReads, reads_of, rows_read
 from .packed_weight import PackedWeight, replacing_parts
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from graphpool.graph.logical_tensor import LogicalTensor
 
     from ._compiled import CompiledPartition
+    from ._program import Program
     from ._stream import Stream
     from .constant_part import ConstantPart
     from .engine import Engine
@@ -76,24 +78,28 @@ class FormConstants:
         """Memory of the values that the budget counts, see `EngineConstants.nbytes_of`. Unit: bytes."""
         return sum({id(value): self._engine.constants.nbytes_of(value) for value in self.values.values()}.values())
 
-    @property
-    def mapped_nbytes(self) -> int:
-        """What steps read of mapped files, uncounted: not where they read a packed form that is cached. Unit: bytes."""
-        return sum(
-            {
-                id(value): mapped_nbytes(value)
-                for tensor_id, value in self.values.items()
-                if not self._engine.constants.nbytes_of(value) and not self._is_packed(tensor_id)
-            }.values()
-        )
-
-    def _is_packed(self, tensor_id: int) -> bool:
-        """Whether the cache has all that steps read of a constant."""
-        steps = [step for step in self._steps if tensor_id in step.inputs]
-        is_output = tensor_id in self._form.outputs.values()
-        return (
-            bool(steps) and not is_output and all(_reads_packed(s.compiled, s.inputs.index(tensor_id)) for s in steps)
-        )
+    def mapped_reads(self, programs: Sequence[Program | None]) -> MappedReads:
+        """What steps with these programs read of mapped files: nothing where they read a packed form that is cached."""
+        readers: dict[int, list[tuple[ModelStep, Program | None]]] = {}
+        for step, program in zip(self._steps, programs, strict=True):
+            for tensor_id in dict.fromkeys(step.inputs):
+                readers.setdefault(tensor_id, []).append((step, program))
+        outputs = set(self._form.outputs.values())
+        found: dict[int, MappedReads] = {}
+        for tensor_id, value in self.values.items():
+            mapping = file_of(value)
+            if mapping is None:
+                continue
+            rows_nbytes: int | None = None if tensor_id in outputs else 0
+            for step, program in readers.get(tensor_id, ()):
+                position = step.inputs.index(tensor_id)
+                if rows_nbytes is not None and not _reads_packed(step.compiled, position):
+                    more_nbytes = None if program is None else rows_read(program, position)
+                    rows_nbytes = None if more_nbytes is None else rows_nbytes + more_nbytes
+            if rows_nbytes != 0:
+                reads = reads_of(value, mapping, rows_nbytes)
+                found[id(value)] = replace(reads, counted_nbytes=self._engine.constants.nbytes_of(value))
+        return MappedReads.joined(found.values())
 
     def inputs_of(self, step: ModelStep) -> tuple[Tensor, ...]:
         """Tensors for the step's inputs; those that are no constants have no data."""
