@@ -21,7 +21,7 @@
     primitive.py    Primitive: a cached program; _share.pyx: its users and pool on one engine
     shared_arenas.py   arenas that all partitions of an engine, or all forms of a model, share
     constant_part.py   what is made of constants once, and the names of their contents
-    packed_weight.py   weights of which only the form that kernels want is kept
+    packed_weight.py   weights of which only the form that kernels want is kept; nibbles.py: those of 4 bits
     _constants.pyx  which cached buffers stand for a compiled partition's constants, asked at every execution
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
     _template.pyx   Template: makes another one without a look-up

@@ -15,6 +15,8 @@ from graphpool.errors import InvalidArgumentError, explain
 from graphpool.mapped_file import MappedFile, ReadMapping
 from graphpool.typing import DataType
 
+from .nibbles import memory_of
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
@@ -163,7 +165,7 @@ def place_in_mapping(array: Any) -> tuple[mmap.mmap, int] | None:
 
     Unit: bytes.
     """
-    base = _mapping_of(array)
+    base, array = _mapping_of(array), memory_of(array)
     if base is None or not array.flags.c_contiguous:
         return None
     return base, address_of(array) - address_of(base)
@@ -219,7 +221,7 @@ def file_of(weight: Any) -> mmap.mmap | None:
 
 def _mapping_of(array: Any) -> mmap.mmap | None:
     """The file or memory in which an array lies, if it is mapped for reading only."""
-    base = array
+    base = memory_of(array)
     while isinstance(base, np.ndarray | memoryview | ConstantBuffer):
         base = base.base if isinstance(base, np.ndarray) else _owner_of(base)
     if not isinstance(base, mmap.mmap):

@@ -13,6 +13,7 @@ from ._constants import packed_key
 from ._tensor import Tensor
 from .constant_part import file_of, held_nbytes
 from .mapped_reads import MappedReads, reads_of, rows_read
+from .nibbles import memory_of
 from .packed_weight import PackedWeight, replacing_parts
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class FormConstants:
                     more_nbytes = None if program is None else rows_read(program, position)
                     rows_nbytes = None if more_nbytes is None else rows_nbytes + more_nbytes
             if rows_nbytes != 0:
-                reads = reads_of(value, mapping, rows_nbytes)
+                reads = reads_of(memory_of(value), mapping, rows_nbytes)
                 found[id(value)] = replace(reads, counted_nbytes=self._engine.constants.nbytes_of(value))
         return MappedReads.joined(found.values())
 
@@ -158,7 +159,7 @@ class FormConstants:
             value = self.values[tensor_id] = np.asarray(value)
         tensor = bound.get(id(value))
         if tensor is None or tensor.lt != self._described[tensor_id]:
-            tensor = bound[id(value)] = Tensor(self._described[tensor_id], self._engine, value)
+            tensor = bound[id(value)] = Tensor(self._described[tensor_id], self._engine, memory_of(value))
         return tensor
 
     def _uses(self, tensor_id: int) -> list[_Use]:
