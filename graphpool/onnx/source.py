@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import stat
@@ -26,12 +27,13 @@ from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .bounds import Bounds, check_model, graphs_of
-from .node import Node, check_text
+from .node import Node, check_text, is_of_trees
+from .trees import TREE_LISTS
 from .types import describe_type, make_port, plain_type
 from .wire import NIBBLES, WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto
 
@@ -147,13 +149,16 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     outputs = tuple(make_port(info.name, info.type) for info in proto.graph.output)
     metadata = _metadata(proto)
     # what was parsed goes before the checker makes a copy: nodes of decision trees have millions of numbers
-    parsed.proto = skeleton = _skeleton(proto, folder, bounds)
+    trees = _nodes_of_trees(proto)
+    parsed.proto = skeleton = _skeleton(proto, folder, bounds, trees)
     del proto
+    if trees:
+        _trim_heap()  # their lists were many times what is kept of them
     _check(skeleton, name)
     if skeleton.functions:
         _align_functions(skeleton)
         skeleton = onnx.inliner.inline_local_functions(skeleton)
-    nodes = [Node(node) for node in skeleton.graph.node]
+    nodes = [trees.get(number) or Node(node) for number, node in enumerate(skeleton.graph.node)]
     _unpack_read(constants, nodes, [port.name for port in outputs])
     return OnnxModel(
         name,
@@ -177,6 +182,19 @@ def _unpack_read(constants: dict[str, Any], nodes: Sequence[Node], outputs: Sequ
     for name, value in constants.items():
         if isinstance(value, Nibbles) and (value.ndim != 2 or name not in kept):
             constants[name] = np.asarray(value)
+
+
+def _nodes_of_trees(proto: ModelProto) -> dict[int, Node]:
+    """Nodes with decision trees by number; none beside functions, after which nodes have other numbers."""
+    nodes = () if proto.functions else proto.graph.node
+    return {number: Node(node) for number, node in enumerate(nodes) if is_of_trees(node)}
+
+
+def _trim_heap() -> None:
+    """Give the system back what is free of the C heap, where the C library can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _metadata(proto: ModelProto) -> ModelMetadata:
@@ -403,8 +421,11 @@ def _dense(sparse: SparseTensorProto, bounds: Bounds) -> Any:
     return dense
 
 
-def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds) -> ModelProto:
-    """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined."""
+def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds, trees: Collection[int]) -> ModelProto:
+    """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined.
+
+    Nodes of these numbers come without the lists of their decision trees.
+    """
     skeleton = onnx.ModelProto()
     for entry, value in proto.ListFields():
         if entry.name == "graph":
@@ -415,7 +436,13 @@ def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds) -> Mode
             setattr(skeleton, entry.name, value)
     graph = skeleton.graph
     graph.name = proto.graph.name
-    graph.node.extend(proto.graph.node)
+    if not trees:
+        graph.node.extend(proto.graph.node)
+    for number, node in enumerate(proto.graph.node if trees else ()):
+        if number in trees:
+            _add_without_lists(graph, node)
+        else:
+            graph.node.append(node)
     _move_contributed(skeleton)
     graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     names = {tensor.name for tensor in proto.graph.initializer}
@@ -435,6 +462,18 @@ def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds) -> Mode
             bounds.spend(content.nbytes, f"tensor {tensor.name!r}: read from another file, it")
             tensor.CopyFrom(numpy_helper.from_array(np.asarray(content), tensor.name))
     return skeleton
+
+
+def _add_without_lists(graph: GraphProto, node: NodeProto) -> None:
+    """Add a node without what its decision trees were read from."""
+    added = graph.node.add(
+        op_type=node.op_type, domain=node.domain, name=node.name, input=node.input, output=node.output
+    )
+    for item in node.attribute:
+        if item.name.startswith(TREE_LISTS) and not item.HasField("t"):
+            added.attribute.add(name=item.name, type=item.type)
+        else:
+            added.attribute.append(item)
 
 
 def _move_contributed(skeleton: ModelProto) -> None:
