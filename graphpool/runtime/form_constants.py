@@ -93,9 +93,9 @@ class FormConstants:
                 continue
             rows_nbytes: int | None = None if tensor_id in outputs else 0
             for step, program in readers.get(tensor_id, ()):
-                position = step.inputs.index(tensor_id)
-                if rows_nbytes is not None and not _reads_packed(step.compiled, position):
-                    more_nbytes = None if program is None else rows_read(program, position)
+                if rows_nbytes is not None:
+                    position, has_packed = step.inputs.index(tensor_id), _has_packed(step.compiled)
+                    more_nbytes = None if program is None else rows_read(program, position, has_packed)
                     rows_nbytes = None if more_nbytes is None else rows_nbytes + more_nbytes
             if rows_nbytes != 0:
                 reads = reads_of(memory_of(value), mapping, rows_nbytes)
@@ -221,10 +221,8 @@ class FormConstants:
         return tensor
 
 
-def _reads_packed(compiled: CompiledPartition | None, position: int) -> bool:
-    """Whether a compiled partition reads packed forms in place of an input, all of which are cached."""
+def _has_packed(compiled: CompiledPartition | None) -> bool:
+    """Whether the cache has all that a compiled partition wants packed."""
     parts = () if compiled is None or compiled.primitive is None else compiled.primitive.constant_parts
-    found = [part for part in parts if position in part.sources]
-    is_replaced = bool(found) and all(part.replaces for part in found)
     ndistinct = len({(part.key, part.sources) for part in parts})
-    return compiled is not None and is_replaced and len(compiled.cached_constants()) == ndistinct
+    return compiled is not None and len(compiled.cached_constants()) == ndistinct

@@ -143,15 +143,17 @@ def _up(address: int, step: int) -> int:
     return -(-address // step) * step
 
 
-def rows_read(program: Program, position: int) -> int | None:
+def rows_read(program: Program, position: int, has_packed: bool) -> int | None:
     """The most that a program's lookups bring in of one of its external tensors; None if it is read otherwise, too.
 
+    `has_packed` says that all constants which steps ask for are there: no step runs that stands for one that is not.
     Unit: bytes.
     """
     nbytes = 0
-    for (_, _, block, args, _, _), call in zip(program.describe(), program.calls, strict=True):
+    for (_, _, block, args, _, guard), call in zip(program.describe(), program.calls, strict=True):
         bases = [base for base, _ in args]
-        if FIRST_EXTERNAL + position not in bases:
+        is_skipped = has_packed and guard is not None and not guard[1]
+        if is_skipped or FIRST_EXTERNAL + position not in bases:
             continue
         if call.kernel.name != "any_gather" or bases.index(FIRST_EXTERNAL + position) != 0:
             return None

@@ -272,6 +272,23 @@ def test_lookups_take_what_so_many_rows_bring_in_at_most(tmp_path):
         assert 0 < pages_of(path) - before <= peak.mapped_nbytes
 
 
+def test_a_table_that_a_product_reads_packed_counts_by_its_lookups(tmp_path):
+    table, x, ids = random_array((256, 16384)), random_array((4, 256)), np.array([200], np.int64)
+    path = tmp_path / "tied.onnx"
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["row"]), helper.make_node("MatMul", ["x", "table"], ["y"])]
+    inputs = {"x": x, "ids": ids}
+    path.write_bytes(make_model(nodes, inputs, ["row", "y"], {"table": table}).SerializeToString())
+    with gp.onnx.load(path, threads=1) as model:
+        peak, before = model.predict_peak(inputs), pages_of(path)
+        assert model.stats().cached_nbytes >= table.nbytes
+        assert peak.lookup_nbytes == peak.mapped_nbytes <= table.nbytes // 2
+        np.testing.assert_array_equal(model.run(inputs)["row"], table[ids])
+        assert pages_of(path) - before <= peak.mapped_nbytes
+    with gp.onnx.load(path, threads=1, memory_limit="4MiB") as model:
+        assert model.predict_peak(inputs).mapped_nbytes >= table.nbytes
+        assert model.stats().cached_nbytes == 0
+
+
 def test_ranges_have_both_numbers_too(product):
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     weights, x = random_array((64, 32)), random_array((4, 64))
