@@ -81,26 +81,25 @@ class FormConstants:
 
     def mapped_reads(self, programs: Sequence[Program | None]) -> MappedReads:
         """What steps with these programs read of mapped files: nothing where they read a packed form that is cached."""
-        readers: dict[int, list[tuple[ModelStep, Program | None]]] = {}
-        for step, program in zip(self._steps, programs, strict=True):
-            for tensor_id in dict.fromkeys(step.inputs):
-                readers.setdefault(tensor_id, []).append((step, program))
+        files = {tensor_id: file for tensor_id, value in self.values.items() if (file := file_of(value)) is not None}
         outputs = set(self._form.outputs.values())
-        found: dict[int, MappedReads] = {}
-        for tensor_id, value in self.values.items():
-            mapping = file_of(value)
-            if mapping is None:
+        rows_nbytes: dict[int, int | None] = {tensor_id: None if tensor_id in outputs else 0 for tensor_id in files}
+        for step, program in zip(self._steps, programs, strict=True):
+            if files.keys().isdisjoint(step.inputs):
                 continue
-            rows_nbytes: int | None = None if tensor_id in outputs else 0
-            for step, program in readers.get(tensor_id, ()):
-                if rows_nbytes is not None:
-                    position, has_packed = step.inputs.index(tensor_id), _has_packed(step.compiled)
-                    more_nbytes = None if program is None else rows_read(program, position, has_packed)
-                    rows_nbytes = None if more_nbytes is None else rows_nbytes + more_nbytes
-            if rows_nbytes != 0:
-                reads = reads_of(memory_of(value), mapping, rows_nbytes)
-                found[id(value)] = replace(reads, counted_nbytes=self._engine.constants.nbytes_of(value))
-        return MappedReads.joined(found.values())
+            found = None if program is None else rows_read(program, _has_packed(step.compiled))
+            for position, tensor_id in enumerate(step.inputs):
+                known_nbytes = rows_nbytes.get(tensor_id)
+                if known_nbytes is not None:
+                    more_nbytes = None if found is None else found.get(position, 0)
+                    rows_nbytes[tensor_id] = None if more_nbytes is None else known_nbytes + more_nbytes
+        reads: dict[int, MappedReads] = {}
+        for tensor_id, nbytes in rows_nbytes.items():
+            if nbytes != 0:
+                value = self.values[tensor_id]
+                one = reads_of(memory_of(value), files[tensor_id], nbytes)
+                reads[id(value)] = replace(one, counted_nbytes=self._engine.constants.nbytes_of(value))
+        return MappedReads.joined(reads.values())
 
     def inputs_of(self, step: ModelStep) -> tuple[Tensor, ...]:
         """Tensors for the step's inputs; those that are no constants have no data."""

@@ -143,21 +143,24 @@ def _up(address: int, step: int) -> int:
     return -(-address // step) * step
 
 
-def rows_read(program: Program, position: int, has_packed: bool) -> int | None:
-    """The most that a program's lookups bring in of one of its external tensors; None if it is read otherwise, too.
+def rows_read(program: Program, has_packed: bool) -> dict[int, int | None]:
+    """The most that a program's lookups bring in of each external tensor; None for those that are read otherwise, too.
 
-    `has_packed` says that all constants which steps ask for are there: no step runs that stands for one that is not.
-    Unit: bytes.
+    By position; those that nothing reads are left out. `has_packed` says that all constants which steps ask for are
+    there: no step runs that stands for one that is not. Unit: bytes. Cost: about a microsecond a step.
     """
-    nbytes = 0
+    found: dict[int, int | None] = {}
     for (_, _, block, args, _, guard), call in zip(program.describe(), program.calls, strict=True):
-        bases = [base for base, _ in args]
-        is_skipped = has_packed and guard is not None and not guard[1]
-        if is_skipped or FIRST_EXTERNAL + position not in bases:
+        if has_packed and guard is not None and not guard[1]:
             continue
-        if call.kernel.name != "any_gather" or bases.index(FIRST_EXTERNAL + position) != 0:
-            return None
-        known = record(call.kernel.params)
-        npieces = -(-(known.read(block, "row_nbytes") - 1) // PIECE_NBYTES) + 1  # wherever a row begins
-        nbytes += known.read(block, "npositions") * npieces * PIECE_NBYTES
-    return nbytes
+        for number, (base, _) in enumerate(args):
+            position = base - FIRST_EXTERNAL
+            known_nbytes = found.get(position, 0)
+            if position < 0 or known_nbytes is None:
+                continue
+            found[position] = None
+            if call.kernel.name == "any_gather" and number == 0:
+                known = record(call.kernel.params)
+                npieces = -(-(known.read(block, "row_nbytes") - 1) // PIECE_NBYTES) + 1  # wherever a row begins
+                found[position] = known_nbytes + known.read(block, "npositions") * npieces * PIECE_NBYTES
+    return found
