@@ -41,7 +41,12 @@ class DamagedFileError(Exception):
 
 
 class _StoredFile(MappedFile):
-    """One whose time of writing is that of its last use, and that the store may remove at any time."""
+    """One whose time of writing is that of its last use, and that the store may remove at any time.
+
+    Runs read all of it, again and again.
+    """
+
+    has_small_pages = False
 
     def check(self) -> None:
         """Raise `StateError` if the file was cut short."""

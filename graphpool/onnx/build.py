@@ -13,6 +13,7 @@ from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
 from graphpool.graph.shapes import are_equal, broadcast_shapes
+from graphpool.runtime.nibbles import Nibbles
 from graphpool.runtime.packed_weight import PackedWeight
 from graphpool.typing import DataType, PropertyType
 
@@ -60,12 +61,16 @@ class DataDependent:
     bound: Callable[..., tuple[int, ...] | None] | None = None
 
 
+_PACKED = PackedWeight, Nibbles
+"""What looks like an array, but has its elements in another form."""
+
+
 @dataclass(eq=False, slots=True)
 class Value:
     """What is known of a tensor of the model, in one form.
 
     `type` is ONNX's, when inferred; `tensor` the one in our graph, which constants get when an op first reads them;
-    `content` is known now or None, and NumPy unpacks a packed weight where its elements are read. `is_static` says
+    `content` is known now or None, and NumPy unpacks what is packed where its elements are read. `is_static` says
     whether the content lasts as long as the specialiser, so that forms may share it, `from_inputs` whether it follows
     from that of the model's inputs, not from their shapes alone. `data_dependent` is there where its shape follows
     from what a run computes.
@@ -88,14 +93,12 @@ class Value:
         """Whether it is an array of a type that we have, and of known shape."""
         if self.tensor is not None:
             return self.tensor.dtype is not DataType.UNDEF
-        return (
-            isinstance(self.content, (np.ndarray, PackedWeight, ShapeArray)) and self.content.dtype.kind not in "OUSc"
-        )
+        return isinstance(self.content, (np.ndarray, *_PACKED, ShapeArray)) and self.content.dtype.kind not in "OUSc"
 
     @property
     def plain_content(self) -> Any:
         """The content as a NumPy array: unpacked if it is kept packed, sizes as they are now."""
-        return np.asarray(self.content) if isinstance(self.content, (PackedWeight, ShapeArray)) else self.content
+        return np.asarray(self.content) if isinstance(self.content, (*_PACKED, ShapeArray)) else self.content
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -144,7 +147,7 @@ class GraphBuilder:
             return self.tensor(self._computed(value.content))
         if value.tensor is None:
             array = value.content
-            if not isinstance(array, PackedWeight):
+            if not isinstance(array, _PACKED):
                 array = np.asarray(array, order="C")  # mapped weights lie at any address
             dtype = DataType.parse(array.dtype)
             if value.is_static:
@@ -195,7 +198,7 @@ class GraphBuilder:
 
     def reinterpreted(self, value: Value, dtype: DataType, shape: tuple[int, ...]) -> Value:
         """The bytes of a known array as elements of another type, without a copy."""
-        array = np.require(value.content, requirements=["C"]).reshape(-1)
+        array = np.require(value.plain_content, requirements=["C"]).reshape(-1)
         if dtype.bits >= 8:
             array = array.view(dtype.numpy).reshape(shape)
         if value.is_static:
@@ -261,7 +264,7 @@ def static_id(numbers: dict[Hashable, int], content: Any) -> int:
 
 def _number_of(array: Any) -> float | None:
     """The number that a constant of one element is, which tells what a graph spells out; None for other contents."""
-    if isinstance(array, PackedWeight) or array.size != 1:
+    if isinstance(array, _PACKED) or array.size != 1:
         return None
     number = float(array.reshape(()))
     return number if isfinite(number) and number == array.item() else None  # large integers are no floats

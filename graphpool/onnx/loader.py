@@ -177,9 +177,6 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
         except BaseException:
             model.close()
             raise
-        specialiser.drop_pages()
-    elif options["shapes"] is not None:
-        specialiser.drop_pages()
     return model
 
 

@@ -12,7 +12,7 @@ from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpE
 from graphpool.fork import cached_property
 
 from .boundary import Boundary
-from .trees import TREE_OPS, read_trees
+from .trees import TREE_LISTS, TREE_OPS, read_trees
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -38,14 +38,14 @@ _EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_LABELS, _LABELS, _LABELS))
 class Node:
     """A node of a model, read from `proto`. Immutable; pickles as its message.
 
-    `attrs` has strings as bytes, lists as list, those of decision trees as protobuf has them, graphs as `Subgraph`;
-    `captured` are the outer values that these graphs read; `trees` the decision trees among the attributes, or None.
+    `attrs` has strings as bytes, lists as list, graphs as `Subgraph`; `captured` are the outer values that these graphs
+    read; `trees` the decision trees among the attributes, or None: their lists are not among `attrs`. `proto` is parsed
+    anew for a node with trees, of which the bytes are kept: a fifth of what protobuf takes for millions of numbers.
     """
 
-    __slots__ = ("attrs", "captured", "domain", "input", "name", "op_type", "output", "proto", "trees")
+    __slots__ = ("_message", "attrs", "captured", "domain", "input", "name", "op_type", "output", "trees")
 
     def __init__(self, proto: NodeProto) -> None:
-        self.proto = proto
         self.op_type: str = proto.op_type
         self.domain: str = proto.domain
         self.name: str = proto.name
@@ -54,11 +54,21 @@ class Node:
         owner = f"node {self.label!r} ({self.op_type!r})"
         check_text(owner, self.op_type, self.domain, self.name, *self.input, *self.output)
         with Boundary("read", self):
-            has_trees = self.domain == "ai.onnx.ml" and self.op_type in TREE_OPS
-            self.attrs: dict[str, Any] = {item.name: _value_of(item, has_trees) for item in proto.attribute}
+            has_trees = is_of_trees(proto)
+            self.attrs: dict[str, Any] = {
+                item.name: _value_of(item, has_trees and item.name.startswith(TREE_LISTS)) for item in proto.attribute
+            }
             self.captured = _captured_by(self.attrs.values())
             _check_attributes(self)
             self.trees = read_trees(self.label, self.op_type, self.attrs) if has_trees else None
+        if has_trees:
+            self.attrs = {name: value for name, value in self.attrs.items() if not name.startswith(TREE_LISTS)}
+        self._message: NodeProto | bytes = proto.SerializeToString() if has_trees else proto
+
+    @property
+    def proto(self) -> NodeProto:
+        """The message."""
+        return NodeProto.FromString(self._message) if isinstance(self._message, bytes) else self._message
 
     @property
     def label(self) -> str:
@@ -80,6 +90,11 @@ class Node:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Node, (self.proto,)
+
+
+def is_of_trees(proto: NodeProto) -> bool:
+    """Whether the attributes of a node are decision trees."""
+    return proto.domain == "ai.onnx.ml" and proto.op_type in TREE_OPS
 
 
 class Subgraph:
@@ -175,14 +190,14 @@ def check_text(owner: str, *names: Any) -> None:
             raise InvalidGraphError(explain(f"a name of {owner} is no UTF-8", got=repr(name)))
 
 
-def _value_of(item: AttributeProto, has_trees: bool) -> Any:
-    """The value of an attribute; lists of a node of decision trees, of millions of numbers, stay where they are."""
+def _value_of(item: AttributeProto, is_of_trees: bool) -> Any:
+    """The value of an attribute; lists of decision trees, of millions of numbers, as protobuf has them."""
     kind = item.type
     if kind in _SINGLE:
         return getattr(item, _SINGLE[kind])
     if kind in _REPEATED:
         values = getattr(item, _REPEATED[kind])
-        return values if has_trees else list(values)
+        return values if is_of_trees else list(values)
     if kind == AttributeProto.GRAPH:
         return Subgraph(item.g)
     if kind == AttributeProto.GRAPHS:

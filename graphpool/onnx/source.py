@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import stat
@@ -21,15 +22,18 @@ from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
 from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
 from graphpool.runtime.file_arrays import open_references, refer_to_files
+from graphpool.runtime.nibbles import Nibbles, memory_of
+from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .bounds import Bounds, check_model, graphs_of
-from .node import Node, check_text
+from .node import Node, check_text, is_of_trees
+from .trees import TREE_LISTS
 from .types import describe_type, make_port, plain_type
-from .wire import WHOLE_BYTES, outline
+from .wire import NIBBLES, WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto
 
@@ -84,11 +88,16 @@ class OnnxModel:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles: constants of mapped files by their places, others as plain arrays, which stay out of band."""
-        constants = {name: np.asarray(value) for name, value in self.constants.items()}
-        return self.__dict__ | {"constants": refer_to_files(constants)}
+        constants = {name: np.asarray(memory_of(value)) for name, value in self.constants.items()}
+        packed = {name: value for name, value in self.constants.items() if isinstance(value, Nibbles)}
+        types = {name: (value.data_type, value.shape) for name, value in packed.items()}
+        return self.__dict__ | {"constants": (refer_to_files(constants), types)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, constants=open_references(state["constants"]))
+        references, types = state["constants"]
+        constants: dict[str, Any] = dict(open_references(references))
+        constants |= {name: Nibbles(constants[name], *type_) for name, type_ in types.items()}
+        self.__dict__.update(state, constants=constants)
 
     def opsets_for(self, node: Node) -> dict[str, int]:
         """The opsets, with that of the node's domain raised to where the op first appeared."""
@@ -128,7 +137,8 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     for number, tensor in enumerate(proto.graph.initializer):
         with Boundary("read", f"tensor {tensor.name!r}"):
             if number in parsed.places:
-                constants[tensor.name] = _raw(tensor, parsed.data, *parsed.places[number])
+                place = _nibbles if tensor.data_type in NIBBLES else _raw
+                constants[tensor.name] = place(tensor, parsed.data, *parsed.places[number])
             else:
                 constants[tensor.name] = _constant(tensor, folder)
     bounds = Bounds(limits, memory_limit, _file_nbytes(parsed, constants))
@@ -139,24 +149,52 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     outputs = tuple(make_port(info.name, info.type) for info in proto.graph.output)
     metadata = _metadata(proto)
     # what was parsed goes before the checker makes a copy: nodes of decision trees have millions of numbers
-    parsed.proto = skeleton = _skeleton(proto, folder, bounds)
+    trees = _nodes_of_trees(proto)
+    parsed.proto = skeleton = _skeleton(proto, folder, bounds, trees)
     del proto
+    if trees:
+        _trim_heap()  # their lists were many times what is kept of them
     _check(skeleton, name)
     if skeleton.functions:
         _align_functions(skeleton)
         skeleton = onnx.inliner.inline_local_functions(skeleton)
+    nodes = [trees.get(number) or Node(node) for number, node in enumerate(skeleton.graph.node)]
+    _unpack_read(constants, nodes, [port.name for port in outputs])
     return OnnxModel(
         name,
         tuple(make_port(name, type_) for name, type_ in inputs.items()),
         outputs,
         inputs,
         constants,
-        [Node(node) for node in skeleton.graph.node],
+        nodes,
         _opsets(skeleton),
         skeleton.ir_version,
         bounds,
         metadata,
     )
+
+
+def _unpack_read(constants: dict[str, Any], nodes: Sequence[Node], outputs: Sequence[str]) -> None:
+    """Unpack 4-bit elements, but for matrices that nodes dequantise and nothing else reads."""
+    dequantised = {node.input[0] for node in nodes if node.op_type == "DequantizeLinear"}
+    read = {name for node in nodes for name in (*node.input[node.op_type == "DequantizeLinear" :], *node.captured)}
+    kept = dequantised - read - set(outputs)
+    for name, value in constants.items():
+        if isinstance(value, Nibbles) and (value.ndim != 2 or name not in kept):
+            constants[name] = np.asarray(value)
+
+
+def _nodes_of_trees(proto: ModelProto) -> dict[int, Node]:
+    """Nodes with decision trees by number; none beside functions, after which nodes have other numbers."""
+    nodes = () if proto.functions else proto.graph.node
+    return {number: Node(node) for number, node in enumerate(nodes) if is_of_trees(node)}
+
+
+def _trim_heap() -> None:
+    """Give the system back what is free of the C heap, where the C library can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _metadata(proto: ModelProto) -> ModelMetadata:
@@ -308,6 +346,18 @@ def _raw(tensor: TensorProto, data: mmap.mmap | memoryview | bytes | None, offse
     return np.frombuffer(data, np.uint8, nbytes, offset).view(raw_type).reshape(shape)
 
 
+def _nibbles(tensor: TensorProto, data: mmap.mmap | memoryview | bytes | None, offset: int, nbytes: int) -> Any:
+    """The content of a tensor of 4-bit elements that lies in `data`."""
+    _, shape = _check_tensor(tensor)
+    count = prod(shape)
+    if data is None or -(-count // 2) != nbytes:
+        raise _malformed(f"tensor {tensor.name!r}", f"{nbytes} bytes for {count} elements of 4 bits")
+    return Nibbles(np.frombuffer(data, np.uint8, nbytes, offset), _NIBBLES[tensor.data_type], shape)
+
+
+_NIBBLES: dict[int, DataType] = {TensorProto.UINT4: DataType.U4, TensorProto.INT4: DataType.S4}
+
+
 def _check_tensor(tensor: TensorProto) -> tuple[Any, tuple[int, ...]]:
     """NumPy's type and the shape of a tensor."""
     what = f"tensor {tensor.name!r}"
@@ -353,7 +403,7 @@ def _file_nbytes(parsed: _Parsed, constants: Mapping[str, Any]) -> int:
 
 def _dense(sparse: SparseTensorProto, bounds: Bounds) -> Any:
     """A sparse tensor as an array, read-only."""
-    values, indices = (_constant(tensor, None) for tensor in (sparse.values, sparse.indices))
+    values, indices = (np.asarray(_constant(tensor, None)) for tensor in (sparse.values, sparse.indices))
     name, dims = sparse.values.name, tuple(sparse.dims)
     what = f"sparse tensor {name!r}"
     bounds.spend(prod(dims) * values.itemsize, f"{what}: as a dense one, it")
@@ -371,8 +421,11 @@ def _dense(sparse: SparseTensorProto, bounds: Bounds) -> Any:
     return dense
 
 
-def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds) -> ModelProto:
-    """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined."""
+def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds, trees: Collection[int]) -> ModelProto:
+    """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined.
+
+    Nodes of these numbers come without the lists of their decision trees.
+    """
     skeleton = onnx.ModelProto()
     for entry, value in proto.ListFields():
         if entry.name == "graph":
@@ -383,7 +436,13 @@ def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds) -> Mode
             setattr(skeleton, entry.name, value)
     graph = skeleton.graph
     graph.name = proto.graph.name
-    graph.node.extend(proto.graph.node)
+    if not trees:
+        graph.node.extend(proto.graph.node)
+    for number, node in enumerate(proto.graph.node if trees else ()):
+        if number in trees:
+            _add_without_lists(graph, node)
+        else:
+            graph.node.append(node)
     _move_contributed(skeleton)
     graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     names = {tensor.name for tensor in proto.graph.initializer}
@@ -403,6 +462,18 @@ def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds) -> Mode
             bounds.spend(content.nbytes, f"tensor {tensor.name!r}: read from another file, it")
             tensor.CopyFrom(numpy_helper.from_array(np.asarray(content), tensor.name))
     return skeleton
+
+
+def _add_without_lists(graph: GraphProto, node: NodeProto) -> None:
+    """Add a node without what its decision trees were read from."""
+    added = graph.node.add(
+        op_type=node.op_type, domain=node.domain, name=node.name, input=node.input, output=node.output
+    )
+    for item in node.attribute:
+        if item.name.startswith(TREE_LISTS) and not item.HasField("t"):
+            added.attribute.add(name=item.name, type=item.type)
+        else:
+            added.attribute.append(item)
 
 
 def _move_contributed(skeleton: ModelProto) -> None:
@@ -435,13 +506,17 @@ def _constant(tensor: TensorProto, folder: _Folder | None) -> Any:
         elif tensor.HasField("raw_data") and tensor.data_type in WHOLE_BYTES and sys.byteorder == "little":
             data = tensor.raw_data
             array = _raw(tensor, data, 0, len(data))
+        elif tensor.HasField("raw_data") and tensor.data_type in NIBBLES and prod(tensor.dims):
+            data = tensor.raw_data
+            return _nibbles(tensor, data, 0, len(data))
         else:
             array = numpy_helper.to_array(tensor)
     except InvalidArgumentError:
         raise
     except (ValueError, TypeError, OSError) as error:
         raise _malformed(f"tensor {tensor.name!r}", str(error)) from error
-    array.flags.writeable = False
+    if not isinstance(array, Nibbles):
+        array.flags.writeable = False
     return array
 
 
@@ -476,6 +551,8 @@ def _external(tensor: TensorProto, folder: _Folder | None) -> Any:
     if not nbytes:
         return np.empty(tuple(tensor.dims), raw_type)
     data = folder.read(path, offset, nbytes)
+    if tensor.data_type in NIBBLES:
+        return _nibbles(tensor, data, 0, nbytes)
     if per_byte > 1:
         packed = helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data.tobytes(), raw=True)
         return numpy_helper.to_array(packed)

@@ -165,7 +165,7 @@ class Specialiser:
         source = replace(self.source, constants=constants)
         return Specialiser, (source, self.host, self.prefer, self.fpmath, self.engine_kind)
 
-    def drop_pages(self) -> None:
+    def _drop_pages(self) -> None:
         """Take weights that lie in mapped files out of memory: the system reads again what is used."""
         for content in self.constants.values():
             drop_pages(content)
@@ -200,7 +200,10 @@ class Specialiser:
         """
         check_files(self.constants.values())
         with Boundary("specialised", f"model {self.source.name!r}"):
-            return Walk(self, shapes, contents).form()
+            form = Walk(self, shapes, contents).form()
+        if self._outer is None:
+            self._drop_pages()
+        return form
 
 
 # ---- rewriting, once a model

@@ -17,12 +17,15 @@ from graphpool.errors import InvalidOpError, explain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["TREE_OPS", "Trees", "read_trees"]
+__all__ = ["TREE_LISTS", "TREE_OPS", "Trees", "read_trees"]
 
 Array = np.ndarray[Any, Any]
 
 TREE_OPS = {"TreeEnsembleClassifier": "class", "TreeEnsembleRegressor": "target", "TreeEnsemble": "leaf"}
 """Op -> how the names of its attributes of leaves begin."""
+
+TREE_LISTS = ("nodes_", "class_", "target_", "leaf_", "tree_roots", "membership_values")
+"""How the names of attributes begin that are read into `Trees`."""
 
 _MODES = ("LEAF", "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 _LEAF, _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER = range(len(_MODES))
@@ -43,6 +46,8 @@ class Trees:
     weights, targets : array of shape (entries,)
     ntargets : int
     base : array of shape (any,)
+    weighed : frozenset of int
+        The targets for which the file has weights.
     """
 
     nodes: Array
@@ -53,6 +58,7 @@ class Trees:
     targets: Array
     ntargets: int
     base: Array
+    weighed: frozenset[int]
     _constants: dict[str, tuple[Array, ...]] = field(default_factory=dict)
 
     @property
@@ -181,7 +187,8 @@ def read_trees(label: str, op_type: str, attrs: Mapping[str, Any]) -> Trees:
         reader.refuse("base_values", f"at most {ntargets} numbers", f"{base.size} numbers")
     graph = _without_equalities(graph)
     nodes = _arranged(graph, _levels_of(reader, graph))
-    return Trees(*nodes, weights, targets, ntargets, base)
+    weighed = reader.ints("class_ids", None) if op_type == "TreeEnsembleClassifier" else targets
+    return Trees(*nodes, weights, targets, ntargets, base, frozenset(np.unique(weighed).tolist()))
 
 
 def _read_nodes(r: _Reader, prefix: str) -> tuple[Any, ...]:

@@ -29,6 +29,9 @@ _OTHER_TYPED = frozenset({5, 6, 7, 11})
 WHOLE_BYTES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20})
 """Data types whose elements are one or more bytes each."""
 
+NIBBLES = frozenset({21, 22})
+"""Data types of which two elements take a byte."""
+
 _LARGE = 2**10
 """Weights from this size on stay where they are. Unit: bytes."""
 
@@ -88,7 +91,7 @@ def _graph(data: memoryview, begin: int, end: int, found: Outline) -> bytes:
 
 
 def _large_raw_data(data: memoryview, begin: int, end: int) -> tuple[int, int, int] | None:
-    """Start of the field, begin and end of the content of a tensor, if it is large, of whole bytes, and one field."""
+    """Start of the field, begin and end of the content of a tensor, if it is large and one field."""
     found, data_type = [], 0
     if end - begin < _LARGE:
         return None
@@ -102,7 +105,7 @@ def _large_raw_data(data: memoryview, begin: int, end: int) -> tuple[int, int, i
     if len(found) != 1:
         return None
     [(tag, start, inner, stop)] = found
-    is_raw = data_type in WHOLE_BYTES if tag == _RAW_DATA else data_type == _TYPED[tag]
+    is_raw = data_type in WHOLE_BYTES or data_type in NIBBLES if tag == _RAW_DATA else data_type == _TYPED[tag]
     return (start, inner, stop) if is_raw and stop - inner >= _LARGE else None
 
 

@@ -21,7 +21,7 @@
     primitive.py    Primitive: a cached program; _share.pyx: its users and pool on one engine
     shared_arenas.py   arenas that all partitions of an engine, or all forms of a model, share
     constant_part.py   what is made of constants once, and the names of their contents
-    packed_weight.py   weights of which only the form that kernels want is kept
+    packed_weight.py   weights of which only the form that kernels want is kept; nibbles.py: those of 4 bits
     _constants.pyx  which cached buffers stand for a compiled partition's constants, asked at every execution
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
     _template.pyx   Template: makes another one without a look-up
@@ -46,7 +46,7 @@
     form_parts.py   what it is made of on each kind of device
     variable_forms.py  compiles for shapes, or finds a form for all shapes for which its decisions hold:
                        variable_form.py, variable_partition.py: a partition of it, resizable_form.py: how it lives
-    memory_peak.py     MemoryPeak: what a run of a model takes at most
+    memory_peak.py     MemoryPeak: what a run of a model takes at most; mapped_reads.py: and reads of mapped files
     shape_ranges.py    shapes that a model is declared for; declared_shapes.py: what it promises for them
     range_cover.py     the forms that serve all of them, and what runs take at most
     model_step.py   a partition of it, and where the tensors between partitions lie

@@ -319,7 +319,7 @@ cdef class Tensor:
             return raw
         dtype = lt.dtype.numpy
         if lt.dtype.bits == 4:
-            return _unpack(raw, lt)
+            return unpack(raw, lt)
         if lt.size == 0:
             return np.empty(lt.shape, dtype)
         strides = [stride * dtype.itemsize for stride in lt.strides]
@@ -468,7 +468,7 @@ def _pack(array, lt):
     return nibbles[0::2] | (nibbles[1::2] << 4)
 
 
-def _unpack(raw, lt):
+def unpack(raw, lt):
     """One array item for each 4-bit element."""
     nibbles = np.empty(raw.size * 2, np.uint8)
     nibbles[0::2] = raw & 15

@@ -15,6 +15,8 @@ from graphpool.errors import InvalidArgumentError, explain
 from graphpool.mapped_file import MappedFile, ReadMapping
 from graphpool.typing import DataType
 
+from .nibbles import memory_of
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
@@ -27,6 +29,7 @@ __all__ = [
     "address_of",
     "check_files",
     "drop_pages",
+    "file_of",
     "held_nbytes",
     "identity_of",
     "known_fingerprint",
@@ -37,6 +40,12 @@ __all__ = [
 
 fingerprints: LruCache[Hashable, QuickFingerprint] = LruCache(4096, name="fingerprints")
 """Names of contents by tensor version, of the whole process: each version of a tensor is read once."""
+
+PIECE_NBYTES = mmap.PAGESIZE**2 // 8
+"""The most that is mapped where one page of a file is read: what a table of pages holds, at addresses aligned alike.
+
+Linux maps 64 KiB, and since 6.18 all of the piece in which its cache has the file.
+"""
 
 _SMALL = 4096
 """Contents up to this size are read again in less time than it takes to remember a name. Unit: bytes."""
@@ -156,7 +165,7 @@ def place_in_mapping(array: Any) -> tuple[mmap.mmap, int] | None:
 
     Unit: bytes.
     """
-    base = _mapping_of(array)
+    base, array = _mapping_of(array), memory_of(array)
     if base is None or not array.flags.c_contiguous:
         return None
     return base, address_of(array) - address_of(base)
@@ -174,16 +183,17 @@ def address_of(content: Any) -> int:
 def drop_pages(array: Any) -> None:
     """Take an array that lies in a file mapped for reading out of memory: the system reads it again where it is used.
 
-    Other arrays, and files mapped for writing, whose pages may hold what the file does not, are left alone.
+    With what came with it, see `PIECE_NBYTES`. Other arrays, and files mapped for writing, whose pages may hold what
+    the file does not, are left alone.
     """
     place = place_in_mapping(array) if getattr(array, "nbytes", 0) >= mmap.PAGESIZE else None
     if place is None:
         return
     base, begin = place
-    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if first < last:
-        base.madvise(mmap.MADV_DONTNEED, first, last - first)
+    start = address_of(base)
+    first = max((start + begin) // PIECE_NBYTES * PIECE_NBYTES, start)
+    last = -(-(start + begin + array.nbytes) // PIECE_NBYTES) * PIECE_NBYTES
+    base.madvise(mmap.MADV_DONTNEED, first - start, min(last - start, len(base)) - (first - start))
 
 
 def check_files(arrays: Iterable[Any]) -> None:
@@ -203,9 +213,15 @@ def mapped_nbytes(weight: Any) -> int:
     return 0 if _mapping_of(weight) is None else int(weight.nbytes)
 
 
+def file_of(weight: Any) -> mmap.mmap | None:
+    """The mapped file in which a constant lies; None if it lies elsewhere, or in memory that processes share."""
+    mapping = _mapping_of(weight)
+    return None if isinstance(mapping, ReadMapping) and not isinstance(mapping, MappedFile) else mapping
+
+
 def _mapping_of(array: Any) -> mmap.mmap | None:
     """The file or memory in which an array lies, if it is mapped for reading only."""
-    base = array
+    base = memory_of(array)
     while isinstance(base, np.ndarray | memoryview | ConstantBuffer):
         base = base.base if isinstance(base, np.ndarray) else _owner_of(base)
     if not isinstance(base, mmap.mmap):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from .engine import Engine
     from .executable import Executable
+    from .mapped_reads import MappedReads
     from .range_cover import Worst
     from .shape_ranges import Box, ShapeRanges
 
@@ -152,9 +153,9 @@ class DeclaredShapes:
         return OutOfMemoryError(message, **{**error.fields, "largest": largest})
 
     def peak(
-        self, kept_nbytes: int, mapped_nbytes: int, engine: Engine, outputs: bool, inner_nbytes: int = 0
+        self, kept_nbytes: int, reads: MappedReads, engine: Engine, outputs: bool, inner_nbytes: int = 0
     ) -> RangePeak:
-        """The most that a run takes, beside so much that is kept for all shapes, and so much of mapped files.
+        """The most that a run takes, beside so much that is kept for all shapes, and what it reads of mapped files.
 
         `inner_nbytes` is a bound of what models inside the forms take.
         """
@@ -167,4 +168,4 @@ class DeclaredShapes:
                 nbytes, point, is_exact = other_nbytes, other, True
         sizes, shapes = self._ranges.sizes_at(point), self._ranges.shapes_at(point)
         is_exact = is_exact and self._is_complete
-        return RangePeak(nbytes, sizes, shapes, is_exact, self._is_complete, mapped_nbytes, engine)
+        return RangePeak(nbytes, sizes, shapes, is_exact, self._is_complete, reads, engine)

@@ -15,6 +15,7 @@ from graphpool.memory._budget import CONSTANTS
 from graphpool.memory.adaptors import TracedResource
 
 from .constant_part import held_nbytes, mapped_nbytes
+from .nibbles import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable
@@ -133,7 +134,7 @@ class EngineConstants(Locked):
     def blocks(self) -> list[tuple[int, int]]:
         """Address and size of the weights in memory."""
         with self._lock:
-            arrays = [weight for weight in self._weights.values() if held_nbytes(weight)]
+            arrays = [memory_of(weight) for weight in self._weights.values() if held_nbytes(weight)]
         return [
             (array.__array_interface__["data"][0], array.nbytes) for array in arrays if isinstance(array, np.ndarray)
         ]

@@ -16,6 +16,7 @@ from .form_charge import FormCharge
 from .form_plan import FormPlan
 from .form_steps import FormSteps
 from .inner_models import InnerModels
+from .mapped_reads import MappedReads
 from .model_step import is_plain
 from .primitive import forget_program
 from .resizable_form import ResizableForm
@@ -355,10 +356,9 @@ class Executable(ResizableForm):
         """Memory of the constants but for those that lie in mapped files or are kept packed. Unit: bytes."""
         return self._constants.nbytes
 
-    @property
-    def mapped_nbytes(self) -> int:
-        """What runs read of weights in mapped files that the budget does not count. Unit: bytes."""
-        return self._constants.mapped_nbytes
+    def mapped_reads(self) -> MappedReads:
+        """What runs read of weights in mapped files, and models inside the form as they were used last."""
+        return MappedReads.joined(form._constants.mapped_reads(form._programs) for form in self.with_inner())
 
     @property
     def cached_nbytes(self) -> int:

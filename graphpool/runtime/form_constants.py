@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import dataclass, replace
 from graphpool.cache import PackedKey, constant_tensor_cache, fingerprint
 
 from ._constants import packed_key
 from ._tensor import Tensor
-from .constant_part import held_nbytes, mapped_nbytes
+from .constant_part import file_of, held_nbytes
+from .mapped_reads import MappedReads, reads_of, rows_read
+from .nibbles import memory_of
 from .packed_weight import PackedWeight, replacing_parts
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from graphpool.graph.logical_tensor import LogicalTensor
 
     from ._compiled import CompiledPartition
+    from ._program import Program
     from ._stream import Stream
     from .constant_part import ConstantPart
     from .engine import Engine
@@ -76,17 +79,6 @@ class FormConstants:
         """Memory of the values that the budget counts, see `EngineConstants.nbytes_of`. Unit: bytes."""
         return sum({id(value): self._engine.constants.nbytes_of(value) for value in self.values.values()}.values())
 
-    @property
-    def mapped_nbytes(self) -> int:
-        """What steps read of mapped files, uncounted: not where they read a packed form that is cached. Unit: bytes."""
-        return sum(
-            {
-                id(value): mapped_nbytes(value)
-                for tensor_id, value in self.values.items()
-                if not self._engine.constants.nbytes_of(value) and not self._is_packed(tensor_id)
-            }.values()
-        )
-
     def missing_nbytes(self) -> int:
         """What the budget would be charged for the values now. Unit: bytes."""
         return self._engine.constants.missing_nbytes(self.values.values())
@@ -99,13 +91,35 @@ class FormConstants:
     def close(self, keeps: bool) -> None:
         """Let go of what steps read, once no run is going on; what was made for the cache stays there if so told."""
 
-    def _is_packed(self, tensor_id: int) -> bool:
-        """Whether the cache has all that steps read of a constant."""
-        steps = [step for step in self._steps if tensor_id in step.inputs]
-        is_output = tensor_id in self._form.outputs.values()
-        return (
-            bool(steps) and not is_output and all(_reads_packed(s.compiled, s.inputs.index(tensor_id)) for s in steps)
-        )
+    def mapped_reads(self, programs: Sequence[Program | None]) -> MappedReads:
+        """What steps with these programs read of mapped files: nothing where they read a packed form that is cached."""
+        outputs = set(self._form.outputs.values())
+        rows_nbytes: dict[int, int | None] = {
+            tensor_id: None if tensor_id in outputs else 0
+            for tensor_id, value in self.values.items()
+            if file_of(value) is not None
+        }
+        for step, program in zip(self._steps, programs, strict=True):
+            if rows_nbytes.keys().isdisjoint(step.inputs):
+                continue
+            found = None if program is None else rows_read(program, _has_packed(step.compiled))
+            for position, tensor_id in enumerate(step.inputs):
+                known_nbytes = rows_nbytes.get(tensor_id)
+                if known_nbytes is not None:
+                    more_nbytes = None if found is None else found.get(position, 0)
+                    rows_nbytes[tensor_id] = None if more_nbytes is None else known_nbytes + more_nbytes
+        return self._reads_of(rows_nbytes)
+
+    def _reads_of(self, rows_nbytes: Mapping[int, int | None]) -> MappedReads:
+        """Reads of so many bytes of each constant, None for all of it; those in no file are passed over."""
+        reads: dict[int, MappedReads] = {}
+        for tensor_id, nbytes in rows_nbytes.items():
+            value = self.values[tensor_id]
+            file = file_of(value)
+            if nbytes != 0 and file is not None:
+                one = reads_of(memory_of(value), file, nbytes)
+                reads[id(value)] = replace(one, counted_nbytes=self._engine.constants.nbytes_of(value))
+        return MappedReads.joined(reads.values())
 
     def inputs_of(self, step: ModelStep) -> tuple[Tensor, ...]:
         """Tensors for the step's inputs; those that are no constants have no data."""
@@ -164,7 +178,7 @@ class FormConstants:
             value = self.values[tensor_id] = np.asarray(value)
         tensor = bound.get(id(value))
         if tensor is None or tensor.lt != self._described[tensor_id]:
-            tensor = bound[id(value)] = Tensor(self._described[tensor_id], self._engine, value)
+            tensor = bound[id(value)] = Tensor(self._described[tensor_id], self._engine, memory_of(value))
         return tensor
 
     def _uses(self, tensor_id: int) -> list[_Use]:
@@ -226,10 +240,8 @@ class FormConstants:
         return tensor
 
 
-def _reads_packed(compiled: CompiledPartition | None, position: int) -> bool:
-    """Whether a compiled partition reads packed forms in place of an input, all of which are cached."""
+def _has_packed(compiled: CompiledPartition | None) -> bool:
+    """Whether the cache has all that a compiled partition wants packed."""
     parts = () if compiled is None or compiled.primitive is None else compiled.primitive.constant_parts
-    found = [part for part in parts if position in part.sources]
-    is_replaced = bool(found) and all(part.replaces for part in found)
     ndistinct = len({(part.key, part.sources) for part in parts})
-    return compiled is not None and is_replaced and len(compiled.cached_constants()) == ndistinct
+    return compiled is not None and len(compiled.cached_constants()) == ndistinct

@@ -7,6 +7,8 @@ from weakref import ref
 
 from graphpool.errors import StateError, explain
 
+from .mapped_reads import NO_READS, MappedReads
+
 if TYPE_CHECKING:
     from .engine import Engine
 
@@ -18,36 +20,44 @@ measured; and with each thread: its stack and its part of the C heap."""
 
 
 class MemoryPeak(int):
-    """The largest part of its engine's budget that a run of a model takes. Unit: bytes.
+    """The largest part of its engine's budget that a run of a model takes. Unit: bytes."""
 
-    Attributes
-    ----------
-    mapped_nbytes : int
-        What the run reads of weights in mapped files, beside the number itself: pages that the system takes away at
-        need. 0 where the budget counts them. Unit: bytes.
-    """
-
-    mapped_nbytes: int
+    _reads: MappedReads
     _engine: ref[Engine] | None
     _fixed_nbytes: int | None
 
-    def __new__(cls, nbytes: int, mapped_nbytes: int = 0, engine: Engine | None = None) -> MemoryPeak:
+    def __new__(cls, nbytes: int, reads: MappedReads = NO_READS, engine: Engine | None = None) -> MemoryPeak:
         """A number with facts about it."""
         found = super().__new__(cls, nbytes)
-        found._describe(mapped_nbytes, engine)
+        found._describe(reads, engine)
         return found
 
-    def _describe(self, mapped_nbytes: int, engine: Engine | None) -> None:
-        self.mapped_nbytes = mapped_nbytes
+    def _describe(self, reads: MappedReads, engine: Engine | None) -> None:
+        self._reads = reads
         self._engine = None if engine is None else ref(engine)
         self._fixed_nbytes = None
 
     @property
-    def fixed_nbytes(self) -> int:
-        """What the process takes beside budget and mapped files when this is first asked for. Unit: bytes.
+    def mapped_nbytes(self) -> int:
+        """What the run reads of weights in mapped files, beside the number itself. Unit: bytes.
 
-        With what the first run brings: code that it touches, objects, stacks of threads; and with all shared memory
-        that the process has mapped, of which the system takes nothing away.
+        Whole pages, which the system takes away at need; of a table in which the run looks up rows what so many rows
+        may bring in, the whole table at most. Where the budget counts weights in files, what goes beyond that.
+        """
+        return self._reads.nbytes
+
+    @property
+    def lookup_nbytes(self) -> int:
+        """What of `mapped_nbytes` stands for rows of tables: how much it is depends on the rows. Unit: bytes."""
+        return min(self._reads.rows_nbytes, self.mapped_nbytes)
+
+    @property
+    def fixed_nbytes(self) -> int:
+        """What the process takes when this is first asked for, beside budget and mapped files that the run reads.
+
+        With what the first run brings: code that it touches, objects, stacks of threads; with what is in memory of
+        other mapped files; and with all shared memory that the process has mapped, of which the system takes nothing
+        away. Unit: bytes.
 
         Raises `StateError` if the engine is gone by then, `UnsupportedError` where the system does not tell.
         """
@@ -58,6 +68,7 @@ class MemoryPeak(int):
             report = engine.process_report()
             later_nbytes = _FIRST_RUN_NBYTES + engine.threads * _THREAD_NBYTES
             later_nbytes += report.shared_nbytes - report.parts["shared memory"]  # runs read all of it at most
+            later_nbytes += max(report.parts["mapped files"] - self._reads.present_nbytes(), 0)
             self._fixed_nbytes = report.fixed_nbytes + later_nbytes
         return self._fixed_nbytes
 
@@ -66,5 +77,10 @@ class MemoryPeak(int):
         """What the process takes at most: counted, mapped and fixed. Unit: bytes."""
         return self + self.mapped_nbytes + self.fixed_nbytes
 
+    @property
+    def _plain_reads(self) -> MappedReads:
+        """The reads without addresses, which mean nothing in another process."""
+        return MappedReads(((0, self.mapped_nbytes - self.lookup_nbytes),), self.lookup_nbytes)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (int(self), self.mapped_nbytes)
+        return type(self), (int(self), self._plain_reads)

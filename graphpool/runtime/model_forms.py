@@ -25,6 +25,7 @@ from ._stream import Stream
 from .constant_part import check_files
 from .declared_shapes import DeclaredShapes
 from .executable import Executable
+from .mapped_reads import NO_READS, MappedReads
 from .memory_peak import MemoryPeak
 from .model_memory import ModelMemory, shared_nbytes
 from .model_port import check_is_mapping, describe_shapes, stand_in
@@ -314,10 +315,15 @@ class ModelForms(ModelRun):
             made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned)
             try:
                 made.inner_nbytes(prepares=True)
+                self._reads_of(made, *self.cache.forms(), *self.variable).settle()
             except BaseException:
                 made.close()
                 raise
         return made
+
+    @staticmethod
+    def _reads_of(*forms: Executable) -> MappedReads:
+        return MappedReads.joined(form.mapped_reads() for form in forms)
 
     def _tell_compiled(self, form: Executable, shapes: str, ms: float) -> None:
         hosted = sum(fallback is not None for fallback in form.fallbacks)
@@ -334,16 +340,16 @@ class ModelForms(ModelRun):
         if shapes is not None or self.declared is None:
             use = self._enter_shapes(shapes)
             try:
-                nbytes, mapped_nbytes = self._peak_of(use.executable, outputs, sequential), use.executable.mapped_nbytes
+                nbytes, reads = self._peak_of(use.executable, outputs, sequential), use.executable.mapped_reads()
             finally:
                 self.cache.leave(use)
-            return MemoryPeak(nbytes, mapped_nbytes, self._engine)
+            return MemoryPeak(nbytes, reads, self._engine)
         self.declared.check_plannable()
         self.cache.exclusively(self.declared.prepare)
-        mapped_nbytes = max((form.mapped_nbytes for form in self.variable), default=0)
         inner_nbytes = max((sum(form.inner_nbytes()) for form in self.variable), default=0)
+        reads = max([form.mapped_reads() for form in self.variable], key=lambda one: one.nbytes, default=NO_READS)
         kept_nbytes = self.kept_nbytes() + self.sessions.nbytes
-        return self.declared.peak(kept_nbytes, mapped_nbytes, self._engine, outputs, inner_nbytes)
+        return self.declared.peak(kept_nbytes, reads, self._engine, outputs, inner_nbytes)
 
     def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool) -> int:
         use = self._enter_shapes(shapes)

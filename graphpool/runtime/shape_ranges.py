@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, brief, explain
 
+from .mapped_reads import NO_READS
 from .memory_peak import MemoryPeak
 from .model_port import describe_port
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .engine import Engine
+    from .mapped_reads import MappedReads
     from .model_port import ModelPort
 
     Key = str | tuple[str, int]
@@ -72,17 +74,17 @@ class RangePeak(MemoryPeak):
         shapes: dict[str, tuple[int, ...]],
         is_exact: bool,
         is_complete: bool,
-        mapped_nbytes: int = 0,
+        reads: MappedReads = NO_READS,
         engine: Engine | None = None,
     ) -> RangePeak:
         """A number with facts about it."""
         found = int.__new__(cls, nbytes)
-        found._describe(mapped_nbytes, engine)
+        found._describe(reads, engine)
         found.sizes, found.shapes, found.is_exact, found.is_complete = sizes, shapes, is_exact, is_complete
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        facts = self.sizes, self.shapes, self.is_exact, self.is_complete, self.mapped_nbytes
+        facts = self.sizes, self.shapes, self.is_exact, self.is_complete, self._plain_reads
         return type(self), (int(self), *facts)
 
 

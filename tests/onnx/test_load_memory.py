@@ -53,7 +53,7 @@ model.close()
 del model
 gc.collect()
 after = resident() - before
-print(peak, packed, after, in_use, freed)
+print(peak, packed, after, in_use, freed, held - before)
 """
 
 
@@ -75,6 +75,21 @@ def build(layers, side, typed):
     )
 
 
+def build_of_nibbles(layers, side):
+    """The same of 4 bits, with scales of columns."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for k in range(layers):
+        nodes.append(helper.make_node("DequantizeLinear", [f"q{k}", f"s{k}"], [f"w{k}"], axis=1))
+        nodes.append(helper.make_node("MatMul", [f"x{k}" if k else "x", f"w{k}"], [f"x{k + 1}"]))
+        raw = rng.integers(0, 256, side * side // 2, np.uint8).tobytes()
+        weights.append(helper.make_tensor(f"q{k}", TensorProto.INT4, [side, side], raw, raw=True))
+        weights.append(onnx.numpy_helper.from_array(rng.random(side, np.float32), f"s{k}"))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, side]) for name in ("x", f"x{layers}"))
+    graph = helper.make_graph(nodes, "nibbles", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
 PLAIN = dict.fromkeys(["path", "external", "typed"], NBYTES // LAYERS) | {"bytes": 0}
 PLAIN |= dict.fromkeys(["copy", "bytearray", "proto"], NBYTES)
 """Plain weights in memory beside the packed ones and beside the source: the one that is packed now, none, or all."""
@@ -91,15 +106,44 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.native
-@pytest.mark.parametrize("kind", PLAIN)
-def test_a_load_takes_the_file_and_the_packed_weights_and_gives_both_back(folder, kind):
-    command = [sys.executable, "-W", "error", "-c", CHILD % SIDE, kind, str(folder)]
+def run_child(kind, folder, side):
+    command = [sys.executable, "-W", "error", "-c", CHILD % side, kind, str(folder)]
     done = subprocess.run(
         command, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    peak, packed, after, in_use, freed = map(int, done.stdout.split())
+    return map(int, done.stdout.split())
+
+
+NIBBLES_SIDE = 3072
+NIBBLES_NBYTES = NIBBLES_SIDE**2 // 2 * LAYERS
+
+
+@pytest.fixture(scope="module")
+def folder_of_nibbles(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nibbles")
+    onnx.save(build_of_nibbles(1, 8), folder / "tiny.onnx")
+    model = build_of_nibbles(LAYERS, NIBBLES_SIDE)
+    onnx.save(model, folder / "model.onnx")
+    onnx.save(model, folder / "external.onnx", save_as_external_data=True, location="weights.bin")
+    return folder
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("kind", ["path", "external", "copy", "bytes", "proto"])
+def test_weights_of_four_bits_are_nowhere_with_a_byte_each(folder_of_nibbles, kind):
+    peak, packed, after, in_use, *_ = run_child(kind, folder_of_nibbles, NIBBLES_SIDE)
+    plain = NIBBLES_NBYTES if kind in ("copy", "proto") else NIBBLES_NBYTES // LAYERS
+    assert NIBBLES_NBYTES <= packed <= 1.1 * NIBBLES_NBYTES
+    assert peak <= 1.10 * (plain + packed) + 2**20
+    assert after <= 5 * 2**20
+    assert in_use <= 1.01 * (packed + (0 if kind in ("path", "external") else NIBBLES_NBYTES)) + 2**16
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_load_takes_the_file_and_the_packed_weights_and_gives_both_back(folder, kind):
+    peak, packed, after, in_use, freed, _ = run_child(kind, folder, SIDE)
     assert packed >= NBYTES
     assert peak <= 1.10 * (PLAIN[kind] + packed)
     assert after <= 5 * 2**20
@@ -108,10 +152,10 @@ def test_a_load_takes_the_file_and_the_packed_weights_and_gives_both_back(folder
     assert in_use >= PLAIN[kind] // NBYTES * NBYTES + packed
 
 
-def test_lists_of_decision_trees_are_not_copied_into_python():
-    """Numbers of NumPy take 8 bytes, those of Python about 40; a node has nine, and a name of its mode."""
-    nodes = np.arange(2**13 - 1)
-    is_inner = nodes < 2**12 - 1
+def trees_of(count):
+    """A tree of so many nodes, a power of 2 less 1, that converters write."""
+    nodes = np.arange(count)
+    is_inner = nodes < count // 2
     attributes = {
         "nodes_modes": np.where(is_inner, "BRANCH_LEQ", "LEAF"), "nodes_values": np.linspace(0, 1, len(nodes)),
         "nodes_featureids": np.where(is_inner, nodes % 400 + 300, 0), "nodes_treeids": 0 * nodes,
@@ -122,11 +166,38 @@ def test_lists_of_decision_trees_are_not_copied_into_python():
         "target_weights": np.ones(1),
     }  # fmt: skip
     lists = {name: value.tolist() for name, value in attributes.items()}
-    proto = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, **lists)
+    return helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, **lists)
+
+
+def test_lists_of_decision_trees_are_not_copied_into_python():
+    """Numbers of NumPy take 8 bytes, those of Python about 40; a node has nine, and a name of its mode."""
+    proto = trees_of(2**13 - 1)
     Node(proto)  # what is imported and cached
     tracemalloc.start()
     node = Node(proto)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(node.trees.nodes) == len(nodes)
-    assert peak <= 320 * len(nodes)
+    assert len(node.trees.nodes) == 2**13 - 1
+    assert peak <= 320 * len(node.trees.nodes)
+
+
+def build_of_trees(count):
+    """A model of one."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in SHAPES_OF_TREES.items())
+    graph = helper.make_graph([trees_of(count)], "trees", [x], [y])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+SHAPES_OF_TREES = {"x": [1, 700], "y": [1, 1]}
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("kind", ["path", "bytes", "proto"])
+def test_of_decision_trees_stay_their_bytes_and_what_kernels_read(kind, tmp_path):
+    """What protobuf made of their lists takes five times the file."""
+    onnx.save(build_of_trees(2**6 - 1), tmp_path / "tiny.onnx")
+    onnx.save(build_of_trees(2**17 - 1), tmp_path / "model.onnx")
+    file_nbytes = (tmp_path / "model.onnx").stat().st_size
+    _, _, _, in_use, _, held = run_child(kind, tmp_path, 700)
+    assert held <= in_use + 3 * file_nbytes

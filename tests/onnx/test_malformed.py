@@ -57,7 +57,7 @@ TENSORS = {
     "no type": (fields(data_type=0), "data type 0"),
     "strings that are no text": (fields(raw_data=None, data_type=8, string_data=[b"\xff"] * 12), "utf-8"),
     "strings as raw data": (fields(data_type=8), "size 0"),
-    "short 4-bit data": (fields(data_type=TensorProto.INT4, raw_data=b"12345"), "too small"),
+    "short 4-bit data": (fields(data_type=TensorProto.INT4, raw_data=b"12345"), "5 bytes for 12 elements"),
     "external data without a file": (fields(data_location=1), "load the model by its path"),
 }
 

@@ -126,6 +126,11 @@ class Record:
         """Structs one behind the other, each from all its numbers in order; floats as in `pack`."""
         return join_blocks([self._pack_row(row) for row in rows])
 
+    def read(self, block: bytes, name: str) -> Any:
+        """The number of a field of a struct's bytes."""
+        offset, letter = self._places[self._slots[name][0]]
+        return struct.unpack_from(f"<{letter}", block, offset)[0]
+
     def _pack_row(self, row: Sequence[Any]) -> bytes | Block:
         patches: list[Patch] = []
         if not _VARYING.isdisjoint(map(type, row)):

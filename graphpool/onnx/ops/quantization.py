@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import dataclass, replace
 from graphpool.onnx.types import data_type
 from graphpool.typing import DataType
 
@@ -129,6 +129,8 @@ def dequantize(n: NodeView, x: Value, by: _Scaling) -> Value:
         found = dequantize_matrix(n, x, by.scale, by.point, by.axis, by.block)
         if found is not None:
             return found
+        if x.is_known and x.dtype.bits == 4:
+            x = replace(x, content=np.asarray(x.content))
     if x.dtype in _BYTES and not by.block:
         return _apply(n, "Dequantize", DataType.F32, x, by)
     if x.is_known and by.is_known and not by.block:

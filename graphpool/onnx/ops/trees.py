@@ -60,11 +60,10 @@ def _classify(n: NodeView) -> list[Value]:
     """
     trees, labels, post = _trees(n), n.attr("classlabels_int64s"), n.attr("post_transform", "NONE")
     n.require(bool(labels) and len(labels) > 1, "labels that are texts, or a single one")
-    weighed = set(n.attr("class_ids") or ())
-    if len(labels) > 2 or len(weighed) > 1:
+    if len(labels) > 2 or len(trees.weighed) > 1:
         scores = _score(n, trees, "SUM", len(labels))
         return [labels_of(n, scores, labels), n.cast(transform(n, scores, post), DataType.F32)]
-    n.require(weighed == {0}, "weights of the second class alone")
+    n.require(trees.weighed == {0}, "weights of the second class alone")
     n.require(post in _TRANSFORMS[:-1], f"post_transform {post}")
     score = n.emit("Slice", _score(n, trees, "SUM", 1), starts=[0], ends=[1], axes=[1])
     are_shares = bool((trees.weights >= 0).all())

@@ -21,7 +21,6 @@ from graphpool.errors import OutOfMemoryError
 from .._form_run import Frame
 from .._step_call import Addresses
 from .._tensor import Tensor
-from ..constant_part import mapped_nbytes
 from ..form_constants import FormConstants
 from ..form_parts import FormParts
 from ..form_plan import TensorPlaces
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from .._result_arrays import ResultArrays
     from .._stream import Stream
+    from ..mapped_reads import MappedReads
     from ..model_form import ModelForm
     from ..packed_weight import PackedWeight
     from ..shared_arenas import SharedArenas
@@ -120,11 +120,10 @@ class GpuConstants(FormConstants):
         own = [copy.buffer.nbytes for copy in self._copies.values() if copy.pin is None]
         return sum(own) + self._literals_nbytes
 
-    @property
-    def mapped_nbytes(self) -> int:
-        """What runs read of mapped files: what the host computes with. Unit: bytes."""
+    def mapped_reads(self, programs: Sequence[Any]) -> MappedReads:
+        """What runs read of mapped files: what the host computes with."""
         read = {i for step in self._steps for i in step.inputs}.difference(self._keys)
-        return sum({id(value): mapped_nbytes(value) for i, value in self.values.items() if i in read}.values())
+        return self._reads_of(dict.fromkeys(i for i in self.values if i in read))
 
     def missing_nbytes(self) -> int:
         """Memory of the copies that are not in the cache. Unit: bytes."""

@@ -1,6 +1,9 @@
 """Weights of 8 and 4 bits that stay as they are in memory."""
 
+import pickle
+
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -51,6 +54,49 @@ def test_weights_of_a_product_are_not_blown_up(elem_type, block, per_channel, ze
         [expected] = ReferenceEvaluator(proto).run(None, {"x": x})
         np.testing.assert_allclose(model.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-4)
         assert "f32_matmul_compressed" in implementations(model, {"x": x})
+
+
+@pytest.mark.parametrize("elem_type", [TensorProto.INT4, TensorProto.UINT4])
+@pytest.mark.parametrize("shape", [(3, 3), (64, 96)])
+@pytest.mark.parametrize("other", [None, "DequantizeLinear", "Cast"])
+def test_four_bits_are_the_same_however_they_come_and_who_reads_them(elem_type, shape, other, tmp_path):
+    rng, count = np.random.default_rng(1), shape[0] * shape[1]
+    raw = rng.integers(0, 256, -(-count // 2), np.uint8)
+    raw[-1] &= 255 >> 4 * (count % 2)
+    given = {"s": rng.random(shape[1], np.float32), "r": rng.random(shape[0], np.float32)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["f"], axis=1),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    if other is not None:
+        options = (["q", "r"], {"axis": 0}) if other == "DequantizeLinear" else (["q"], {"to": TensorProto.FLOAT})
+        nodes.append(helper.make_node(other, options[0], ["z"], **options[1]))
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "yz"[: len(nodes) - 1]]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", shape[0]])], infos,
+        [helper.make_tensor("q", elem_type, shape, raw.tobytes(), raw=True),
+         *(numpy_helper.from_array(value, name) for name, value in given.items())],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    path, beside, x = tmp_path / "m.onnx", tmp_path / "beside.onnx", random_array((5, shape[0]))
+    path.write_bytes(proto.SerializeToString())
+    onnx.save(proto, beside, save_as_external_data=True, location="w.bin", size_threshold=0)
+    proto = onnx.load(path)
+    expected = ReferenceEvaluator(proto).run(None, {"x": x})
+
+    def check(model):
+        for found, wanted in zip(model.run({"x": x}).values(), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+    for source, weights in ((path, "scoped"), (beside, "scoped"), (path.read_bytes(), "packed"), (proto, "cached")):
+        with gp.onnx.load(source, weights=weights) as model:
+            model.run({"x": x[:2]})
+            check(model)
+            found = model.read_weight("q")
+            assert found.dtype == helper.tensor_dtype_to_np_dtype(elem_type)
+            np.testing.assert_array_equal(found, numpy_helper.to_array(proto.graph.initializer[0]))
+            with pickle.loads(pickle.dumps(model)) as other_model:
+                check(other_model)
 
 
 def nbits_product(bits, *, zeros=False, bias=False, dtype="float32", batch=(2, 3), k=K, block=BLOCK, level=None):
