@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from graphpool.errors import InvalidArgumentError, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from graphpool.limits import Limits
 
@@ -23,6 +23,12 @@ _MOST_STATES = 10_000
 
 _MOST_STEPS = 4096
 """Steps from states to states by a letter that an automaton remembers."""
+
+_SPENT_AT_ONCE = 4096
+"""Letters that are read before a search tells of them."""
+
+_NOTHING: frozenset[str | None] = frozenset([None])
+"""The assertions of patterns that have none."""
 
 _MOST_NESTED, _MOST_REPEATED = 50, 1000
 """Groups inside one another; the largest count of a repetition, as in RE2."""
@@ -47,6 +53,16 @@ def compile_pattern(pattern: str, limits: Limits) -> Automaton:
     return Automaton(parser.parse())
 
 
+class _Place:
+    """States that are followed at once, and the places where letters were found to lead."""
+
+    __slots__ = ("after", "is_end", "states")
+
+    def __init__(self, states: frozenset[int], is_end: bool) -> None:
+        self.states, self.is_end = states, is_end
+        self.after: dict[Any, _Place] = {}
+
+
 class Automaton:
     """Says whether a text matches as a whole, and which parts of it do. Threads may share it.
 
@@ -57,54 +73,75 @@ class Automaton:
         self._tests: list[Callable[[str], object] | str | None] = []  # of a letter, or an assertion; None: none
         self._next: list[list[int]] = []
         self._start, self._end = self._build(tree)
-        self._steps: dict[Any, frozenset[int]] = {}
+        self._asserts = any(isinstance(test, str) for test in self._tests)
+        self._begins: dict[frozenset[str | None], _Place] = {}
+        self._places: dict[frozenset[int], _Place] = {}
+        self._nsteps = 0
         self.nstates = len(self._tests)
 
     def __call__(self, text: str) -> bool:
         """Whether all of the text matches."""
-        end = -1
-        for end in self._ends(text, 0):  # noqa: B007 - the last one counts
-            pass
-        return end == len(text)
+        return self._longest(text, 0)[0] == len(text)
 
     def spans(self, text: str, spend: Callable[[int], None]) -> list[tuple[int, int]]:
         """Where the parts that match lie, from left to right, each as long as it can be; none is empty.
 
-        `spend` is told how many letters are read for each part before the next one is looked for, as many are read
-        more than once where long parts match nearly.
+        `spend` is told now and then how many letters were read, as many are read more than once where long parts match
+        nearly.
         """
-        found, at = [], 0
+        found, at, read = [], 0, 0
         while at < len(text):
-            end = max(self._ends(text, at), default=at)
-            spend(1 + end - at)
+            end, nread = self._longest(text, at)
+            read += nread
+            if read >= _SPENT_AT_ONCE:
+                spend(read)
+                read = 0
             if end > at:
                 found.append((at, end))
             at = max(end, at + 1)
+        spend(read)
         return found
 
-    def _ends(self, text: str, begin: int) -> Iterator[int]:
-        """Where parts that begin here may end, in order."""
-        states = self._closure([self._start], _holding(text[:begin][-1:], text[begin : begin + 1]))
-        if self._end in states:
-            yield begin
-        for number in range(begin + 1, len(text) + 1):
-            letter, behind = text[number - 1], text[number : number + 1]
-            key = states, letter, behind and _is_word(behind)
-            after = self._steps.get(key)
+    def _longest(self, text: str, begin: int) -> tuple[int, int]:
+        """Where the longest part that begins here ends, -1 where none does; how many letters were read, at least 1."""
+        place, asserts, at, behind = self._first(text, begin), self._asserts, begin, ""
+        end = begin if place.is_end else -1
+        while at < len(text) and place.states:
+            letter = text[at]
+            key: Any = letter
+            at += 1
+            if asserts:
+                behind = text[at : at + 1]
+                key = letter, behind and _is_word(behind)
+            after = place.after.get(key)
             if after is None:
-                after = self._step(states, letter, behind)
-                if len(self._steps) == _MOST_STEPS:
-                    self._steps.clear()
-                self._steps[key] = after
-            states = after
-            if self._end in states:
-                yield number
-            if not states:
-                break
+                after = self._place(self._step(place.states, letter, behind))
+                self._nsteps += 1
+                place.after[key] = after
+            place = after
+            if place.is_end:
+                end = at
+        return end, max(at - begin, 1)
+
+    def _first(self, text: str, begin: int) -> _Place:
+        """Where a part that begins here starts."""
+        passes = _holding(text[max(begin - 1, 0) : begin], text[begin : begin + 1]) if self._asserts else _NOTHING
+        found = self._begins.get(passes)
+        if found is None:
+            found = self._place(self._closure([self._start], passes))
+            self._begins[passes] = found
+        return found
+
+    def _place(self, states: frozenset[int]) -> _Place:
+        if self._nsteps >= _MOST_STEPS:
+            self._places.clear()
+            self._begins.clear()
+            self._nsteps = 0
+        return self._places.setdefault(states, _Place(states, self._end in states))
 
     def _step(self, states: Iterable[int], letter: str, behind: str) -> frozenset[int]:
         taken = [n for s in states if callable(test := self._tests[s]) and test(letter) for n in self._next[s]]
-        return self._closure(taken, _holding(letter, behind))
+        return self._closure(taken, _holding(letter, behind) if self._asserts else _NOTHING)
 
     def _closure(self, states: Iterable[int], passes: frozenset[str | None]) -> frozenset[int]:
         """What can be reached without a letter, where these assertions hold."""

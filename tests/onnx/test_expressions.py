@@ -56,3 +56,22 @@ def test_borders_of_words():
     match = compile_pattern(r"www\.[\w.-]+\.\bcom\b", gp.Limits())
     assert [match(text) for text in ("www.a.com", "www.com", "www.a.xcom")] == [True, False, False]
     assert compile_pattern(r"a\Bb\b", gp.Limits())("ab")
+
+
+@pytest.mark.parametrize("pattern", [r"[^\n]+", r"[^\n]+\b"])
+def test_more_letters_than_an_automaton_remembers(pattern):
+    match = compile_pattern(pattern, gp.Limits())
+    text = "".join(map(chr, range(0x100, 0x3000))) + "x"
+    length = len(text)
+    for _ in range(2):
+        assert match(text)
+        spans = match.spans(f"{text}\n{text}", lambda nletters: None)
+        assert spans == [(0, length), (length + 1, 2 * length + 1)]
+
+
+@pytest.mark.parametrize("text", ["", "ab", "a" * 3000, "a" * 3000 + "b"])
+def test_a_search_tells_of_all_letters_that_it_reads(text):
+    told = []
+    spans = compile_pattern("a*b", gp.Limits()).spans(text, told.append)
+    assert spans == ([(0, len(text))] if text.endswith("b") else [])
+    assert sum(told) >= (len(text) if spans else len(text) * (len(text) + 1) // 2)

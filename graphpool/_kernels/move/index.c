@@ -51,6 +51,36 @@ static int64_t row_at(const index_params *p, const void *indices, place at)
     return offset;
 }
 
+/* Positions from `row` on that differ along the last axis alone, at most `most`, and how each goes on from the last. */
+static int64_t line_of(const index_params *p, int64_t row, int64_t most, place *step)
+{
+    const int64_t last = p->ndim - 1, inner = p->ndim ? p->dims[last] : 1, left = inner - row % inner;
+    *step = p->ndim ? (place){p->index_strides[last], p->base_strides[last]} : (place){0, 0};
+    return left < most ? left : most;
+}
+
+#define GP_DIFFER(type)                                                                                                \
+    do {                                                                                                               \
+        const type *x = (const type *)indices + at.indices;                                                            \
+        if (x[step.indices] != x[0])                                                                                   \
+            return 0;                                                                                                  \
+        for (int64_t i = 0; i < count; i++)                                                                            \
+            differ |= (uint64_t)(x[i * step.indices] ^ x[0]);                                                          \
+    } while (0)
+
+/* Whether the rows of a line of at least two positions lie side by side: one index for all, as exporters spread it. */
+static int is_one_row(const index_params *p, const void *indices, place at, place step, int64_t count)
+{
+    uint64_t differ = 0;
+    if (count < 2 || step.base != p->row_nbytes || p->tuple_size != 1)
+        return 0;
+    if (p->index_dtype == GP_S64)
+        GP_DIFFER(int64_t);
+    else
+        GP_DIFFER(int32_t);
+    return differ == 0;
+}
+
 /* A row; a call of memcpy takes longer than to copy an element. */
 static inline void copy_row(char *to, const char *from, int64_t nbytes)
 {
@@ -84,12 +114,16 @@ GP_DEFINE_KERNEL(any_gather)
 {
     const index_params *p = params;
     const int64_t limit = end * p->rows_per_task, last = limit < p->npositions ? limit : p->npositions;
-    const int64_t inner = p->ndim ? p->dims[p->ndim - 1] : 1; /* positions that differ along the last axis alone */
-    const place step = p->ndim ? (place){p->index_strides[p->ndim - 1], p->base_strides[p->ndim - 1]} : (place){0, 0};
     char *to = (char *)args[2] + begin * p->rows_per_task * p->row_nbytes;
     for (int64_t row = begin * p->rows_per_task; row < last;) {
-        place at = place_of(p, row);
-        const int64_t left = inner - row % inner, count = left < last - row ? left : last - row;
+        place step, at = place_of(p, row);
+        const int64_t count = line_of(p, row, last - row, &step);
+        row += count;
+        if (is_one_row(p, args[1], at, step, count)) {
+            memcpy(to, (const char *)args[0] + row_at(p, args[1], at), count * p->row_nbytes);
+            to += count * p->row_nbytes;
+            continue;
+        }
         for (int64_t i = 0; i < count; i++, to += p->row_nbytes, at.indices += step.indices, at.base += step.base) {
             if (p->row_nbytes >= 64 && i + GP_AHEAD < count) {
                 const place later = {at.indices + GP_AHEAD * step.indices, at.base + GP_AHEAD * step.base};
@@ -97,7 +131,6 @@ GP_DEFINE_KERNEL(any_gather)
             }
             copy_row(to, (const char *)args[0] + row_at(p, args[1], at), p->row_nbytes);
         }
-        row += count;
     }
 }
 
@@ -150,13 +183,19 @@ GP_DEFINE_KERNEL(any_scatter)
 {
     (void)begin, (void)end;
     const index_params *p = params;
-    for (int64_t row = 0; row < p->npositions; row++) {
-        const char *from = (const char *)args[0] + row * p->row_nbytes;
-        char *to = (char *)args[2] + row_at(p, args[1], place_of(p, row));
-        if (p->reduction == NONE)
-            memcpy(to, from, p->row_nbytes);
-        else
-            reduce_row(p->dtype, p->reduction, to, from, p->row_nbytes);
+    const char *from = args[0];
+    for (int64_t row = 0; row < p->npositions;) {
+        place step, at = place_of(p, row);
+        const int64_t count = line_of(p, row, p->npositions - row, &step);
+        const int64_t nrows = is_one_row(p, args[1], at, step, count) ? count : 1, nbytes = nrows * p->row_nbytes;
+        for (int64_t i = 0; i < count; i += nrows, from += nbytes, at.indices += step.indices, at.base += step.base) {
+            char *to = (char *)args[2] + row_at(p, args[1], at);
+            if (p->reduction == NONE)
+                copy_row(to, from, nbytes);
+            else
+                reduce_row(p->dtype, p->reduction, to, from, nbytes);
+        }
+        row += count;
     }
 }
 

@@ -73,6 +73,36 @@ def test_scatter(dtype, isa):
         np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+@pytest.mark.parametrize("spread", ["one", "all but the last", "none"])
+def test_lines_whose_elements_have_one_index_or_nearly(spread, index_type, isa):
+    rng = np.random.default_rng(11)
+    index_dtype = "s32" if index_type is np.int32 else "s64"
+    for width in (1, 2, 3, 64, 301):
+        table = rng.integers(-8, 8, (7, width)).astype(np.float32)
+        updates = rng.integers(-8, 8, (20, width)).astype(np.float32)
+        indices = rng.integers(-7, 7, (20, width if spread == "none" else 1)).astype(index_type)
+        indices = np.broadcast_to(indices, updates.shape).copy()
+        if spread == "all but the last":
+            indices[:, -1] = rng.integers(-7, 7, 20)
+        geometry = updates.shape, (width, 1), (0, 4), [(7, 4 * width)], 4, index_dtype
+        out = Guarded(updates.nbytes)
+        gather(*geometry, isa=isa)(table, indices, out.bytes)
+        np.testing.assert_array_equal(out.array(np.float32, updates.shape), np.take_along_axis(table, indices % 7, 0))
+        at = indices % 7, np.arange(width)
+        for reduction in ("none", *REDUCTIONS):
+            expected, place = table.copy(), Guarded(table.nbytes)
+            if reduction == "none":
+                for row, update in zip(indices % 7, updates, strict=True):
+                    expected[row, np.arange(width)] = update
+            else:
+                REDUCTIONS[reduction].at(expected, at, updates)
+            place.array(np.float32, table.shape)[:] = table
+            scatter(*geometry, dtype="f32", reduction=reduction, isa=isa)(updates, indices, place.bytes)
+            np.testing.assert_array_equal(place.array(np.float32, table.shape), expected)
+
+
 def test_scatter_lets_nan_win():
     out, updates = np.array([np.nan, 1.0, 1.0]), np.array([2.0, np.nan, 0.5])
     scatter((3,), (1,), (0,), [(3, 8)], 8, dtype="f64", reduction="max")(updates, np.arange(3), out)
