@@ -34,7 +34,7 @@ def report(capsys, *arguments):
 
 
 def test_replicas_are_placed_and_simulated(capsys, times):
-    machines = ["--machine", "2x1GiB:4", "--machine", "512MiB:2"]
+    machines = ["--machine", "2x64GiB:4", "--machine", "512MiB:2"]
     found = report(capsys, *BOTH, *JOINED, *times, "--rates", "400,100", *machines, "--requests", "2000")
     cnn, transformer = found["models"]
     assert [cnn["model"], transformer["model"]] == ["digits_cnn", "digits_transformer"]
@@ -53,7 +53,7 @@ def test_replicas_are_placed_and_simulated(capsys, times):
 
 
 def test_too_few_places_are_told(capsys, times):
-    rates = ["--rates", "200,1", "--utilisation", "1", "--machine", "1GiB:8", "--requests", "5000"]
+    rates = ["--rates", "200,1", "--utilisation", "1", "--machine", "64GiB:8", "--requests", "5000"]
     cnn, transformer = report(capsys, *BOTH, *JOINED, *times, *rates, "--max-requests", "9")["models"]
     assert cnn["refused_percent"] > 1 > transformer["refused_percent"]
     assert cli.main([*BOTH, *JOINED, *times, *rates]) == 0
@@ -64,10 +64,10 @@ def test_rates_and_requests_of_a_trace(capsys, tmp_path, times):
     trace = tmp_path / "trace.csv"
     lines = [f"{k / 100},{Path(MODELS[k % 2]).stem},{1 + k % 3}" for k in range(1, 201)]
     trace.write_text("time_s,model,rows\n" + "\n".join(lines) + "\n")
-    found = report(capsys, *BOTH, *JOINED, *times, "--trace", str(trace), "--machine", "1GiB:8")
+    found = report(capsys, *BOTH, *JOINED, *times, "--trace", str(trace), "--machine", "64GiB:8")
     assert [model["rate_per_s"] for model in found["models"]] == pytest.approx([100, 100], rel=0.02)
     trace.write_text("time_s,model\n0.5,digits_cnn\n0.7,digits_dnn\n")
-    assert cli.main([*BOTH, *times, "--trace", str(trace), "--machine", "1GiB:8"]) == 2
+    assert cli.main([*BOTH, *times, "--trace", str(trace), "--machine", "64GiB:8"]) == 2
     assert "line 3; accepted: the columns time_s, model (digits_cnn, digits_transformer)" in capsys.readouterr().err
 
 
@@ -89,7 +89,7 @@ def test_rates_and_requests_of_a_trace(capsys, tmp_path, times):
 )
 def test_arguments_that_are_refused(capsys, times, arguments, words):
     shape = [] if words == "has no range" else ["--shape", "batch=1..8"]
-    assert cli.main([*BOTH, *shape, *times, "--machine", "1GiB:8", *arguments]) == 2
+    assert cli.main([*BOTH, *shape, *times, "--machine", "64GiB:8", *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
