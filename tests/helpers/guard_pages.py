@@ -137,7 +137,9 @@ class SpacedPlans:
 def space_plans(monkeypatch: pytest.MonkeyPatch) -> SpacedPlans:
     """Put spaced plans in place of those of partitions, until the test ends."""
     plans = SpacedPlans()
-    monkeypatch.setattr(placement, "_plan", lambda sizes, numbers, planner: plans.place(sizes, placement.ALIGNMENT))
+    monkeypatch.setattr(
+        placement.Temporaries, "_plan_in_order", lambda found, sizes: plans.place(sizes, placement.ALIGNMENT)
+    )
     monkeypatch.setattr(
         placement, "_plan_apart", lambda sizes, numbers, schedule: plans.place(sizes, placement.ALIGNMENT)
     )

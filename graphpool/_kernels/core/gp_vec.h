@@ -70,6 +70,10 @@ GP_INLINE gp_vf gp_load_part(const float *from, int64_t n, float fill)
 {
 #if defined(__AVX512F__)
     return _mm512_mask_loadu_ps(gp_splat(fill), (__mmask16)((1u << n) - 1), from);
+#elif defined(__AVX2__)
+    const __m256i is_read = (__m256i)(GP_LANE_NUMBERS < (int32_t)n);
+    const __m256 v = _mm256_maskload_ps(from, is_read);
+    return __builtin_constant_p(fill) && fill == 0 ? v : _mm256_blendv_ps(gp_splat(fill), v, (__m256)is_read);
 #else
     float lanes[GP_VL];
     for (int64_t i = 0; i < GP_VL; i++)
@@ -102,6 +106,20 @@ GP_INLINE void gp_store_part(float *to, gp_vf v, int64_t n)
     }
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), v);
+#elif defined(__AVX2__) /* in pieces, as stores by a mask are slow on AMD's processors */
+    __m128 rest = _mm256_castps256_ps128(v);
+    if (n & 4) {
+        _mm_storeu_ps(to, rest);
+        rest = _mm256_extractf128_ps(v, 1);
+        to += 4;
+    }
+    if (n & 2) {
+        _mm_storel_pi((__m64 *)to, rest);
+        rest = _mm_movehl_ps(rest, rest);
+        to += 2;
+    }
+    if (n & 1)
+        _mm_store_ss(to, rest);
 #else
     float lanes[GP_VL];
     gp_store(lanes, v);

@@ -38,7 +38,47 @@ static void turn_words(const copy_tile *t)
         memcpy(t->dst + j * t->dst1, square[j], sizeof square[j]);
 }
 
+/* Few planes whose elements lie side by side on one side, as the channels of pixels do, are walked by loops that know how
+ * many there are. */
+#define GP_FEW_PLANES 4
+
 #define GP_COPY_TILE(type)                                                                                             \
+    GP_INLINE void split_##type(const type *restrict src, type *restrict first, type *restrict second,                 \
+                                type *restrict third, type *restrict fourth, const int n, int64_t count)               \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < count; i++) {                                                                          \
+            first[i] = src[i * n];                                                                                     \
+            second[i] = src[i * n + 1];                                                                                \
+            if (n > 2)                                                                                                 \
+                third[i] = src[i * n + 2];                                                                             \
+            if (n > 3)                                                                                                 \
+                fourth[i] = src[i * n + 3];                                                                            \
+        }                                                                                                              \
+    }                                                                                                                  \
+    GP_INLINE void join_##type(type *restrict dst, const type *restrict first, const type *restrict second,            \
+                               const type *restrict third, const type *restrict fourth, const int n, int64_t count)    \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < count; i++) {                                                                          \
+            dst[i * n] = first[i];                                                                                     \
+            dst[i * n + 1] = second[i];                                                                                \
+            if (n > 2)                                                                                                 \
+                dst[i * n + 2] = third[i];                                                                             \
+            if (n > 3)                                                                                                 \
+                dst[i * n + 3] = fourth[i];                                                                            \
+        }                                                                                                              \
+    }                                                                                                                  \
+    GP_INLINE void split_tile_##type(const copy_tile *t, const int n)                                                  \
+    {                                                                                                                  \
+        char *at = t->dst;                                                                                             \
+        split_##type((const type *)t->src, (type *)at, (type *)(at + t->dst1), (type *)(at + 2 * t->dst1),             \
+                     (type *)(at + 3 * t->dst1), n, t->n0);                                                            \
+    }                                                                                                                  \
+    GP_INLINE void join_tile_##type(const copy_tile *t, const int n)                                                   \
+    {                                                                                                                  \
+        const char *at = t->src;                                                                                       \
+        join_##type((type *)t->dst, (const type *)at, (const type *)(at + t->src0), (const type *)(at + 2 * t->src0),  \
+                    (const type *)(at + 3 * t->src0), n, t->n1);                                                       \
+    }                                                                                                                  \
     static void turn_##type(const copy_tile *t)                                                                        \
     {                                                                                                                  \
         if (sizeof(type) == 4 && t->n0 == GP_TURN && t->n1 == GP_TURN) {                                               \
@@ -64,7 +104,21 @@ static void turn_words(const copy_tile *t)
         if (t->dst0 == item && t->src0 == item)                                                                        \
             for (int64_t j = 0; j < t->n1; j++)                                                                        \
                 memcpy(t->dst + j * t->dst1, t->src + j * t->src1, t->n0 * item);                                      \
-        else if (t->dst0 == item && t->src1 == item && t->n0 <= GP_TURN && t->n1 <= GP_TURN)                           \
+        else if (t->dst0 != item || t->src1 != item)                                                                   \
+            step_##type(t);                                                                                            \
+        else if (t->n1 == 2 && t->src0 == 2 * item)                                                                    \
+            split_tile_##type(t, 2);                                                                                   \
+        else if (t->n1 == 3 && t->src0 == 3 * item)                                                                    \
+            split_tile_##type(t, 3);                                                                                   \
+        else if (t->n1 == 4 && t->src0 == 4 * item)                                                                    \
+            split_tile_##type(t, 4);                                                                                   \
+        else if (t->n0 == 2 && t->dst1 == 2 * item)                                                                    \
+            join_tile_##type(t, 2);                                                                                    \
+        else if (t->n0 == 3 && t->dst1 == 3 * item)                                                                    \
+            join_tile_##type(t, 3);                                                                                    \
+        else if (t->n0 == 4 && t->dst1 == 4 * item)                                                                    \
+            join_tile_##type(t, 4);                                                                                    \
+        else if (t->n0 <= GP_TURN && t->n1 <= GP_TURN)                                                                 \
             turn_##type(t);                                                                                            \
         else                                                                                                           \
             step_##type(t);                                                                                            \
@@ -161,6 +215,7 @@ const gp_kernel_entry GP_KERNEL(move_table)[] = {
     GP_ENTRY(any_concat, concat_params),
     GP_ENTRY(s32_gen_index, gen_index_params),
     GP_NUMBER(GP_TURN),
+    GP_NUMBER(GP_FEW_PLANES),
     GP_NUMBER(GP_MAX_CONCAT),
     GP_TABLE_END,
 };

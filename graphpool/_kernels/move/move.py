@@ -6,7 +6,7 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from graphpool._sizes import largest, least
+from graphpool._sizes import is_variable, largest, least
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
@@ -23,6 +23,7 @@ _MAX_CONCAT = number("GP_MAX_CONCAT")
 _TASK_NBYTES = 1 << 16
 _TURN = number("GP_TURN")
 """Side of a square tile in which axes change places."""
+_FEW_PLANES = number("GP_FEW_PLANES")
 _ITEM_NBYTES = (1, 2, 4, 8)
 
 
@@ -65,10 +66,18 @@ def _paired_axes(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
-    """Extent of a tile along the first two axes: a square to turn, or as many whole rows as make up a task."""
+    """Extent of a tile along the first two axes: a square to turn, or as many whole rows as make up a task.
+
+    Few planes are in one tile, if they are sure to be few.
+    """
+    (first, *_), (second, *_) = axes[:2]
     if 0 < abs(axes[1][1]) < abs(axes[0][1]):
-        return [_TURN, _TURN]
-    row = least(largest(axes[0][0], 1), _TASK_NBYTES // itemsize)
+        if not is_variable(second) and second <= _FEW_PLANES:
+            planes = max(second, 1)
+            return [_TASK_NBYTES // itemsize // planes, planes]
+        if is_variable(first) or first > _FEW_PLANES:
+            return [_TURN, _TURN]
+    row = least(largest(first, 1), _TASK_NBYTES // itemsize)
     return [row, largest(1, _TASK_NBYTES // itemsize // row)]
 
 

@@ -119,17 +119,21 @@ GP_DEFINE_KERNEL(f32_softmax)
 {
     const softmax_params *p = params;
     const operands o = get_operands(p, args);
+    int64_t at[GP_SPACE_OPERANDS];
+    if (p->inner == 1) {
+        for (int64_t row = begin; row < end; row++) {
+            gp_offsets(&p->outer, row, at);
+            softmax_row(p, &o, at, scratch);
+        }
+        return;
+    }
     const int64_t tiles = (p->inner + GP_COLUMNS - 1) / GP_COLUMNS;
     for (int64_t task = begin; task < end; task++) {
         const int64_t first = task % tiles * GP_COLUMNS;
-        int64_t at[GP_SPACE_OPERANDS];
         gp_offsets(&p->outer, task / tiles, at);
         for (int k = 0; k < 3; k++)
             at[k] += first * p->inner_stride[k];
-        if (p->inner == 1)
-            softmax_row(p, &o, at, scratch);
-        else
-            softmax_tile(p, &o, at, gp_min(GP_COLUMNS, p->inner - first), scratch);
+        softmax_tile(p, &o, at, gp_min(GP_COLUMNS, p->inner - first), scratch);
     }
 }
 

@@ -20,7 +20,7 @@ def numbered(shape, itemsize):
 
 
 def run_copy(view, itemsize, isa=None):
-    """Copy a view of a contiguous array, which starts at its first element, to a dense array."""
+    """Copy a view of a contiguous array to a dense array."""
     out = Guarded(view.size * itemsize)
     dense = np.empty(view.shape, view.dtype)
     kernel = move.copy(view.shape, element_strides(view), element_strides(dense), itemsize, isa=isa)
@@ -60,6 +60,18 @@ def test_copy_between_permuted_layouts(order, target_order, itemsize):
     kernel = move.copy(shape, element_strides(view), element_strides(out), itemsize)
     kernel(view.__array_interface__["data"][0], out.__array_interface__["data"][0])
     np.testing.assert_array_equal(out, view)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("itemsize", ITEMS)
+@pytest.mark.parametrize("planes", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("pixels", [0, 1, 7, 161, 40_001])
+def test_planes_to_pixels_and_back(pixels, planes, itemsize, isa):
+    for shape in ((2, planes, pixels), (2, pixels, planes)):
+        view = numbered(shape, itemsize).transpose(0, 2, 1)
+        np.testing.assert_array_equal(run_copy(view, itemsize, isa), view)
+        cut = view[:, : shape[2] - shape[2] // 3, 1:] if planes else view
+        np.testing.assert_array_equal(run_copy(cut, itemsize, isa), cut)
 
 
 def test_copy_leaves_gaps_alone():
