@@ -69,7 +69,8 @@ def pack(
 ) -> KernelCall:
     """A KernelCall of kernel `name`: `values` by field of its C struct, as of `Record.pack`, and `tail` behind them."""
     kernel = lookup(name, isa)
-    block = join_blocks([record(kernel.params).pack(values), tail])
-    patches = block.patches if isinstance(block, Block) else ()
-    data = np.frombuffer(block.data if isinstance(block, Block) else block, np.uint8)
-    return KernelCall(kernel, data, ntasks, scratch_nbytes, tuple(keep), patches)
+    block = record(kernel.params).pack(values)
+    if len(tail):
+        block = join_blocks([block, tail])
+    data, patches = (block.data, block.patches) if type(block) is Block else (block, ())
+    return KernelCall(kernel, np.frombuffer(data, np.uint8), ntasks, scratch_nbytes, tuple(keep), patches)

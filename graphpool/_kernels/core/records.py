@@ -84,7 +84,7 @@ class Record:
     """
 
     def __init__(self, fields: str) -> None:
-        self._slots: dict[str, tuple[int, tuple[int, ...], Record | None]] = {}
+        self._slots: dict[str, tuple[int, tuple[int, ...], int, Record | None]] = {}  # first number, shape, numbers
         self._zeros: list[Any] = []
         self._places: list[tuple[int, str]] = []  # of each number its offset and letter
         letters, self.nbytes, self._alignment = "<", 0, 1
@@ -93,7 +93,7 @@ class Record:
             letter, nbytes = (f"{inner.nbytes}s", inner.nbytes) if inner else _NUMBERS[kind]
             alignment = inner._alignment if inner else nbytes
             count, gap = math.prod(shape), -self.nbytes % alignment
-            self._slots[name] = len(self._zeros), shape, inner
+            self._slots[name] = len(self._zeros), shape, count, inner
             self._zeros += [bytes(nbytes) if inner else 0] * count
             letters += f"{gap}x" + letter * count
             self._places += [(self.nbytes + gap + k * nbytes, letter[-1]) for k in range(count)]
@@ -111,16 +111,17 @@ class Record:
         """
         flat = self._zeros.copy()
         for name, value in values.items():
-            start, shape, inner = self._slots[name]
+            start, shape, count, inner = self._slots[name]
             if not shape:
-                flat[start] = inner.pack(value) if inner else value
+                flat[start] = value if inner is None else inner.pack(value)
                 continue
-            rows, pitch = ([value], shape[0]) if len(shape) == 1 else (value, shape[1])
-            for k, row in enumerate(rows):
-                if len(row) > pitch or k * pitch >= math.prod(shape):
-                    raise ValueError(f"{name}: {len(row)} numbers in row {k}, and {shape} have room")
-                flat[start + k * pitch : start + k * pitch + len(row)] = row
-        return self.pack_rows([flat])
+            pitch, end = shape[-1], start + count
+            for row in value if len(shape) > 1 else (value,):
+                if len(row) > pitch or start >= end:
+                    raise ValueError(f"{name}: {len(row)} numbers in a row, and {shape} have room")
+                flat[start : start + len(row)] = row
+                start += pitch
+        return self._pack_row(flat)
 
     def pack_rows(self, rows: Sequence[Sequence[Any]]) -> Any:
         """Structs one behind the other, each from all its numbers in order; floats as in `pack`."""
@@ -134,10 +135,10 @@ class Record:
     def _pack_row(self, row: Sequence[Any]) -> bytes | Block:
         patches: list[Patch] = []
         if not _VARYING.isdisjoint(map(type, row)):
-            row = [
-                _plain(*place, number, patches) if type(number) in _VARYING else number
-                for place, number in zip(self._places, row, strict=True)
-            ]
+            varying = [k for k, number in enumerate(row) if type(number) in _VARYING]
+            row = list(row)
+            for k in varying:
+                row[k] = _plain(*self._places[k], row[k], patches)
         try:
             data = self._struct.pack(*row)
         except OverflowError:
@@ -186,7 +187,7 @@ def _declared(fields: str) -> list[tuple[str, str, tuple[int, ...]]]:
 
 def _plain(place: int, letter: str, number: Any, patches: list[Patch]) -> Any:
     """A number as it is now; `patches` is extended if it varies."""
-    if isinstance(number, Block):
+    if type(number) is Block:
         patches += [(place + offset, inner, size) for offset, inner, size in number.patches]
         return number.data
     if type(number) is Size or (type(number) is Real and letter in "fd"):

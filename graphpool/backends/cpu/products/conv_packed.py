@@ -8,6 +8,7 @@ where the convolution is depthwise. Convolutions that read the same image alike 
 from __future__ import annotations
 
 from math import prod
+from operator import is_
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass, replace
@@ -185,6 +186,21 @@ def _emit(
 ) -> Value:
     """The convolution with its bias and the post-ops that remain, to `place`."""
     assert place is not None  # that of what stands in
+    steps, key = site.lowering.steps, (place, weights.bias, weights.folded)
+    found = next((tail for known, tail in site.tails if all(map(is_, known, key))), None)
+    if found is None:
+        nsteps = len(steps)
+        found = _find_tail(site, weights, place)
+        if len(steps) == nsteps:  # else these are steps of one guard
+            site.tails.append((key, found))
+    _emit_call(site, weights, *found)
+    return place
+
+
+def _find_tail(
+    site: ConvSite, weights: PackedWeights[ConvFormat] | PackedWeights[_PlainFormat], place: Value
+) -> tuple[Sequence[int], Tail]:
+    """Strides by axes of the result, and what the kernel does to its accumulators."""
     strides, bias, axis = site.pixel_strides(place), weights.bias, site.axes[1]
     own_strides = strides if place.dtype is DataType.F32 else None
     fused = site.find_post_ops(place, weights, lambda image: site.pixel_strides(image) is not None)
@@ -195,8 +211,7 @@ def _emit(
     else:
         residual = None if fused.residual is None else pick(site.pixel_strides(fused.residual) or (), site.axes)
         tail = fused.tail(place, site.group.ops, residual)
-    _emit_call(site, weights, own_strides or strides_in(place.shape, site.order), tail)
-    return place
+    return own_strides or strides_in(place.shape, site.order), tail
 
 
 def emit_joint(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import dataclass, field
 
 from ...._kernels.conv.problem import ConvProblem, ConvShape
 from ...._kernels.image.window import merged_stride
@@ -16,6 +16,7 @@ from .choice import Site
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..lower.post_ops import Tail
     from ..lower.values import Value
     from .weights import PackedWeights
 
@@ -24,7 +25,13 @@ __all__ = ["ConvSite"]
 
 @dataclass(frozen=True)
 class ConvSite(Site):
-    """A convolution or a transposed one, with the ops behind it, while it is lowered."""
+    """A convolution or a transposed one, with the ops behind it, while it is lowered.
+
+    `tails` are strides of the result, and what kernels do to accumulators, by what they follow from: the kernels for
+    weights that are kept packed, and for those that are not, have them in common.
+    """
+
+    tails: list[tuple[tuple[Any, ...], tuple[Sequence[int], Tail]]] = field(default_factory=list)
 
     @property
     def axes(self) -> tuple[int, ...]:
