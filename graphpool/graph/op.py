@@ -128,7 +128,7 @@ class Op:
         -------
         op : Op
         """
-        outputs = tuple([t.replace(shape=shape) for t, shape in zip(self.outputs, shapes, strict=True)])
+        outputs = tuple([t.with_shape(shape) for t, shape in zip(self.outputs, shapes, strict=True)])
         other = self._with(self.attrs, self.inputs, outputs)
         other._is_checked = self._is_checked  # schemas look at no shape of an output
         other.is_inferred = all(tensor.is_shape_known for tensor in outputs)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from graphpool._size_program import SizeValues
+    from graphpool.runtime import CompiledPartition, Engine
 
     from .backend import Backend
     from .op import Op
@@ -132,13 +133,13 @@ class Partition:
         self,
         inputs: Iterable[LogicalTensor],
         outputs: Iterable[LogicalTensor],
-        engine: Any,
+        engine: Engine,
         *,
         scratch: str = "primitive",
         weights: str = "cached",
         schedule: str = "sequential",
         streams: int = 1,
-    ) -> Any:
+    ) -> CompiledPartition | Any:
         """Compile for given shapes and layouts.
 
         Parameters
@@ -169,7 +170,8 @@ class Partition:
         -------
         compiled : CompiledPartition or DynamicPartition
             It expects tensors in the order given here. A `DynamicPartition` where dimensions of inputs are unknown: it
-            compiles when it meets the first shapes.
+            compiles when it meets the first shapes; ``isinstance`` tells type checkers so. On engines of other kinds a
+            class of theirs with the interface of `CompiledPartition`.
 
         Raises
         ------
@@ -203,7 +205,7 @@ class Partition:
         self,
         inputs: tuple[LogicalTensor, ...],
         outputs: tuple[LogicalTensor, ...],
-        engine: Any,
+        engine: Engine,
         modes: Mapping[str, Any],
     ) -> Any:
         """Check the arguments and hand them to the backend."""
@@ -279,7 +281,7 @@ class Partition:
         other.id = self.id
         return other
 
-    def _check_engine(self, engine: Any) -> None:
+    def _check_engine(self, engine: Engine) -> None:
         kind = getattr(engine, "kind", type(engine).__name__)
         if kind != self.engine_kind:
             raise StateError(

@@ -11,10 +11,11 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport strcpy
+from libc.string cimport memcpy, strcpy
 
 from graphpool._atomic cimport gp_add, gp_exchange, gp_load, gp_sub_within
 from graphpool.memory._budget cimport Budget
+from graphpool.memory._host cimport HUGE_PAGE, map_block, unmap_block
 
 import threading
 from math import prod
@@ -73,11 +74,20 @@ cdef void *_with_header(char *block, size_t nbytes) noexcept nogil:
     return block + HEADER_NBYTES
 
 
+cdef bint _is_mapped(size_t nbytes) noexcept nogil:
+    """Whether data have a mapping of their own, which goes when they do: in the C heap they would leave holes."""
+    return nbytes + HEADER_NBYTES >= HUGE_PAGE
+
+
 cdef void *_malloc(void *context, size_t nbytes) noexcept nogil:
     cdef void *block = NULL
     if nbytes > <size_t>MAX_DATA or not _charge(<Account *>context, nbytes):
         return NULL
-    if posix_memalign(&block, HEADER_NBYTES, nbytes + HEADER_NBYTES) != 0:
+    if _is_mapped(nbytes):
+        block = map_block(nbytes + HEADER_NBYTES, HEADER_NBYTES)
+    elif posix_memalign(&block, HEADER_NBYTES, nbytes + HEADER_NBYTES) != 0:
+        block = NULL
+    if block == NULL:
         _uncharge(<Account *>context, nbytes)
         return NULL
     return _with_header(<char *>block, nbytes)
@@ -85,7 +95,11 @@ cdef void *_malloc(void *context, size_t nbytes) noexcept nogil:
 
 cdef void *_calloc(void *context, size_t count, size_t nbytes) noexcept nogil:
     cdef char *block
-    if nbytes and count > <size_t>MAX_DATA // nbytes or not _charge(<Account *>context, count * nbytes):
+    if nbytes and count > <size_t>MAX_DATA // nbytes:
+        return NULL
+    if _is_mapped(count * nbytes):
+        return _malloc(context, count * nbytes)     # fresh pages are zero
+    if not _charge(<Account *>context, count * nbytes):
         return NULL
     block = <char *>calloc(1, count * nbytes + HEADER_NBYTES)
     if block == NULL:
@@ -96,10 +110,17 @@ cdef void *_calloc(void *context, size_t count, size_t nbytes) noexcept nogil:
 
 cdef void *_realloc(void *context, void *data, size_t nbytes) noexcept nogil:
     cdef char *block = <char *>data - HEADER_NBYTES
+    cdef void *moved
     cdef size_t old
     if data == NULL:
         return _malloc(context, nbytes)
     old = (<size_t *>block)[0]
+    if _is_mapped(old) or _is_mapped(nbytes):
+        moved = _malloc(context, nbytes)
+        if moved != NULL:
+            memcpy(moved, data, min(old, nbytes))
+            _free(context, data, old)
+        return moved
     if nbytes > <size_t>MAX_DATA or not _charge(<Account *>context, nbytes):
         return NULL
     block = <char *>realloc(block, nbytes + HEADER_NBYTES)
@@ -109,8 +130,14 @@ cdef void *_realloc(void *context, void *data, size_t nbytes) noexcept nogil:
 
 cdef void _free(void *context, void *data, size_t nbytes) noexcept nogil:
     cdef char *block = <char *>data - HEADER_NBYTES
-    if data != NULL:
-        _uncharge(<Account *>context, (<size_t *>block)[0])
+    cdef size_t held
+    if data == NULL:
+        return
+    held = (<size_t *>block)[0]
+    _uncharge(<Account *>context, held)
+    if _is_mapped(held):
+        unmap_block(block, held + HEADER_NBYTES)
+    else:
         free(block)
 
 

@@ -61,7 +61,7 @@ cdef size_t _mapped_nbytes(size_t nbytes) noexcept nogil:
     return (nbytes + page - 1) // page * page
 
 
-cdef void *_map(size_t nbytes, size_t alignment) noexcept nogil:
+cdef void *map_block(size_t nbytes, size_t alignment) noexcept nogil:
     """A mapping of its own, so that freeing returns it at once; huge pages as far as they are full. NULL on failure."""
     cdef size_t wanted = _mapped_nbytes(nbytes), spare = max(alignment, HUGE_PAGE)
     cdef char *start = <char *>mmap(NULL, wanted + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
@@ -75,6 +75,11 @@ cdef void *_map(size_t nbytes, size_t alignment) noexcept nogil:
         munmap(start + head + wanted, spare - head)
     gp_advise_huge(start + head, wanted // HUGE_PAGE * HUGE_PAGE)
     return start + head
+
+
+cdef void unmap_block(void *address, size_t nbytes) noexcept nogil:
+    """Give the mapping of `map_block` back."""
+    munmap(address, _mapped_nbytes(nbytes))
 
 
 cdef class HostResource:
@@ -144,7 +149,7 @@ cdef class HostResource:
         cdef void *address = NULL
         with nogil:
             if wanted >= HUGE_PAGE:
-                address = _map(wanted, aligned)
+                address = map_block(wanted, aligned)
             elif posix_memalign(&address, aligned, wanted) != 0:
                 address = NULL
         if address == NULL:
@@ -185,7 +190,7 @@ cdef class HostResource:
         PyTraceMalloc_Untrack(_DOMAIN, <uintptr_t>start)
         with nogil:
             if wanted >= HUGE_PAGE:
-                munmap(start, _mapped_nbytes(wanted))
+                unmap_block(start, wanted)
             else:
                 free(start)
 

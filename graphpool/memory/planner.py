@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import dataclass, replace
 from graphpool.drawing import Bar, describe_size, draw_arena
 from graphpool.errors import InvalidArgumentError, brief, check_choice, explain
 from graphpool.notebook import html_table
@@ -24,7 +25,9 @@ from ._greedy import ORDERS, place
 from ._search import search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+
+    from matplotlib.figure import Figure
 
 METHODS = ("auto", "greedy", "exact", *(f"{order}_{fit}" for order in ORDERS for fit in ("best", "first")))
 """What ``plan(method=)`` accepts: a strategy, or one greedy order with best or first fit."""
@@ -136,7 +139,7 @@ class MemoryPlan:
         }
         return html_table("MemoryPlan", rows)
 
-    def plot(self, buffers: Iterable[BufferInfo]) -> Any:
+    def plot(self, buffers: Iterable[BufferInfo]) -> Figure:
         """Draw the arena over time: a rectangle for each buffer where and while it lies there.
 
         Parameters
@@ -242,7 +245,7 @@ def plan(
     (150, True, {'a': 0, 'b': 100, 'c': 0})
     """
     start = time.perf_counter()
-    items = list(buffers)
+    items = _as_buffers(buffers)
     check_choice("method", method, METHODS)
     _check_limits(deadline_s, node_limit)
     problem = _as_arrays(items, alignment)
@@ -275,6 +278,35 @@ def plan(
     return made(offsets, nbytes, proved, used)
 
 
+class Lifetimes:
+    """Buffers of which the sizes vary: what does not hang on them is prepared once for all plans.
+
+    Parameters
+    ----------
+    lives : sequence of (int, int)
+        Half-open lifetime of each, as of `BufferInfo`.
+    alignment : int, default=64
+        Of every offset. Unit: bytes.
+
+    Notes
+    -----
+    Threads: immutable, safe.
+    """
+
+    def __init__(self, lives: Sequence[tuple[int, int]], alignment: int = 64) -> None:
+        self._problem = _as_arrays([BufferInfo(k, *life, 0) for k, life in enumerate(lives)], alignment)
+        self._most = MAX_TOTAL - len(lives) * alignment
+
+    def plan(self, sizes: Sequence[int]) -> tuple[list[int], int]:
+        """Offsets for these sizes, of at least 0, and the size of the arena: those of `plan`. Unit: bytes."""
+        total = sum(sizes)
+        if total > self._most:
+            raise InvalidArgumentError(explain("the buffers are too large to plan", accepted="2**60 bytes", got=total))
+        problem = replace(self._problem, size=np.array(sizes, np.int64))
+        offsets, nbytes, _ = _plan_greedily(problem, _lower_bound(problem), "auto")
+        return offsets.tolist(), nbytes
+
+
 def _check_limits(deadline_s: float, node_limit: int | None) -> None:
     if not isinstance(deadline_s, int | float) or not deadline_s >= 0:
         raise InvalidArgumentError(explain("deadline_s", accepted="seconds, at least 0", got=brief(deadline_s)))
@@ -285,6 +317,14 @@ def _check_limits(deadline_s: float, node_limit: int | None) -> None:
 def lower_bound(items: Sequence[BufferInfo], alignment: int = 64) -> int:
     """The least that any plan needs, as `MemoryPlan` has it; raises as `plan` does. Unit: bytes."""
     return _lower_bound(_as_arrays(items, alignment))
+
+
+def _as_buffers(given: Iterable[BufferInfo]) -> list[BufferInfo]:
+    items = list(given) if isinstance(given, Iterable) else [given]
+    other = next((item for item in items if not isinstance(item, BufferInfo)), None)
+    if other is not None:
+        raise InvalidArgumentError(explain("buffers", accepted="an iterable of BufferInfo", got=brief(other)))
+    return items
 
 
 def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> Problem:

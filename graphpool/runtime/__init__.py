@@ -5,7 +5,7 @@
     engine_primitives.py, engine_constants.py   what its budget is charged for programs and weights
     engine_models.py   in which order its models give memory up; model_memory.py: what one has, and what that saves
     idle_decay.py   gives idle arenas back after a while
-    process_report.py  ProcessReport: what of the process's resident memory is whose
+    process_report.py  ProcessReport: what of the process's resident memory is whose; heap.py: trims the C heap
     memory_queue.py which runs and loads wait for memory that others use
     allowed_memory.py, threads.py   how much memory and how many threads the process may use; cgroups.py: who says so
     _tensor.pyx     Tensor: a logical tensor bound to data

@@ -48,10 +48,10 @@ cdef class FormCache:
             raise StateError(explain(f"{self.name} is closed", hint="load the model again"))
 
     def exclusively(self, work):
-        """Do something while no form is made, nor given up."""
+        """What something returns that is done while no form is made, nor given up."""
         with self.in_use(), self.compiling:
             self.check_open()
-            work()
+            return work()
 
     @contextmanager
     def in_use(self):

@@ -15,7 +15,7 @@ from weakref import ref
 import numpy as np
 
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, StateError, brief, explain
-from graphpool.typing import DataType, LayoutType, PropertyType
+from graphpool.typing import LayoutType, PropertyType
 
 cdef dict _signatures = {}      # (data type, shape, layout) -> weak reference to the Signature
 cdef object _signatures_lock = threading.RLock()    # the garbage collector may come in between
@@ -393,7 +393,7 @@ def bind_array(data, lt):
 def fill_array(Tensor tensor, array):
     """Write an array to the buffer, which lies in memory of the host."""
     if tensor.lt.dtype.bits == 4:
-        raw_array(tensor)[:] = _pack(array, tensor.lt)
+        raw_array(tensor)[:] = pack(array, tensor.lt)
     else:
         tensor.numpy()[...] = array
 
@@ -451,7 +451,7 @@ def check_array(dtype, shape, strides, lt):
 def _as_bytes(array, lt):
     """The raw bytes of an opaque or packed tensor; unpacked 4-bit arrays are packed into a copy."""
     if lt.dtype.bits == 4 and array.dtype == lt.dtype.numpy and array.shape == lt.shape:
-        return _pack(array, lt)
+        return pack(array, lt)
     if array.dtype != np.uint8 or not array.flags.c_contiguous or array.nbytes < lt.nbytes:
         raise InvalidArgumentError(
             explain(f"tensor {lt.id}: data", accepted=f"a contiguous uint8 array of at least {lt.nbytes} bytes",
@@ -461,7 +461,7 @@ def _as_bytes(array, lt):
     return array.reshape(-1)
 
 
-def _pack(array, lt):
+def pack(array, lt):
     """Two 4-bit elements to a byte, low nibble first, each where the strides say."""
     nibbles = np.zeros(lt.nbytes * 2, np.uint8)
     np.ndarray(lt.shape, np.uint8, nibbles, strides=lt.strides)[...] = array.astype(np.int8).view(np.uint8) & 15
@@ -469,11 +469,8 @@ def _pack(array, lt):
 
 
 def unpack(raw, lt):
-    """One array item for each 4-bit element."""
+    """One array item for each 4-bit element, as NumPy's types of them have it: in the low bits."""
     nibbles = np.empty(raw.size * 2, np.uint8)
-    nibbles[0::2] = raw & 15
-    nibbles[1::2] = raw >> 4
-    values = np.ndarray(lt.shape, np.uint8, nibbles, strides=lt.strides).astype(np.int8)
-    if lt.dtype is DataType.S4:
-        values = np.where(values > 7, values - 16, values)
-    return values.astype(lt.dtype.numpy)
+    np.bitwise_and(raw, 15, out=nibbles[0::2])
+    np.right_shift(raw, 4, out=nibbles[1::2])
+    return np.asarray(np.ndarray(lt.shape, np.uint8, nibbles, strides=lt.strides).view(lt.dtype.numpy), order="C")

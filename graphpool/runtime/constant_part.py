@@ -222,12 +222,16 @@ def file_of(weight: Any) -> mmap.mmap | None:
 def _mapping_of(array: Any) -> mmap.mmap | None:
     """The file or memory in which an array lies, if it is mapped for reading only."""
     base = memory_of(array)
-    while isinstance(base, np.ndarray | memoryview | ConstantBuffer):
+    while isinstance(base, _VIEWS):
         base = base.base if isinstance(base, np.ndarray) else _owner_of(base)
     if not isinstance(base, mmap.mmap):
         return None
     with memoryview(base) as view:
         return base if view.readonly else None
+
+
+_VIEWS = np.ndarray, memoryview, ConstantBuffer
+"""What may lie in memory of another object."""
 
 
 def _owner_of(base: memoryview | ConstantBuffer) -> Any:

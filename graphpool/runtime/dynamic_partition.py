@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from graphpool.graph.partition import Partition
 
     from ._stream import Stream
+    from .constant_part import ExecuteOptions
     from .engine import Engine
     from .variable_form import VariableForm
     from .variable_partition import VariablePartition
@@ -109,8 +110,8 @@ class DynamicPartition:
         outputs: Iterable[Tensor] | None = None,
         *,
         scratchpad: Any = None,
-        options: Any = None,
-    ) -> Any:
+        options: ExecuteOptions | None = None,
+    ) -> Sequence[Tensor]:
         """Compute the outputs from the inputs, compiling first if need be; see `CompiledPartition.execute`.
 
         Parameters
@@ -288,11 +289,13 @@ class _Form(ResizableForm):
         self.compiled, self._maker, self._arenas = compiled, maker, arenas
         self._nbytes = 0
 
-    def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> _Form:
+    def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> _Form | None:
         assert self._maker is not None  # as sizes vary
         engine, sized = self.compiled.engine, variable.tensors(values).sized
         slack = engine.memory_limit is None
         made = self._maker.instance(self.compiled, values, sized, slack, exactly, arenas=self._arenas)
+        if made is None:
+            return None
         form = _Form(made)
         form._become(self, not exactly)
         form._nbytes = 0 if made.program is None else made.program.nbytes

@@ -94,15 +94,10 @@ class Engine(Locked):
         Where tensors are allocated, charged to the budget.
     source : MemoryResource
         What it takes them from; arenas are allocated here, since their pools charge the budget themselves.
-    primitives : EnginePrimitives
     constants : EngineConstants
-        What the budget is charged for programs, and for weights; ``constants.resource`` has the memory of constants.
+        What the budget is charged for weights; ``constants.resource`` has the memory of constants.
     shared_arenas : SharedArenas
         Arenas of compiled partitions with ``scratch="shared"``.
-    model_memory : EngineModels
-        What models hold, and in which order they give it up.
-    contents : dict
-        Explicit id of tensors -> what all tensors of that id share; as many as there are ids.
 
     Raises
     ------
@@ -149,7 +144,7 @@ class Engine(Locked):
         super().__init__()
         self.is_closed = True  # until all is there that closing needs: the constructor may be interrupted anywhere
         self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.contents: dict[Hashable, Content] = {}
+        self.contents: dict[Hashable, Content] = {}  # of tensors with explicit ids, as many as there are ids
         self.budget = Budget(self.memory_limit)
         self.host_budget = self.budget if limit.counts_host else Budget()
         self.on_pressure, self.pressure_timeout_s = on_pressure, pressure_timeout_s

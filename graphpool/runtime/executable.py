@@ -26,7 +26,7 @@ from .trip_places import TripPlaces
 from .variable_form import SizedTensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 
     from graphpool._size_bounds import SizeBounds
     from graphpool._size_program import SizeValues
@@ -209,7 +209,7 @@ class Executable(ResizableForm):
     # ---- other shapes
 
     def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> Executable | None:
-        """The form for these sizes, which is counted already; None where the plan does not hold for them."""
+        """The form for these sizes, which is counted already; None where no plan holds for them."""
         other, layout, slack = object.__new__(Executable), self._layout, self._engine.memory_limit is None
         vars(other).update(vars(self))
         other._become(self, not exactly and layout is None)
@@ -219,6 +219,8 @@ class Executable(ResizableForm):
             return None
         plans = None if layout is None else layout.plans
         programs = variable.programs(values, slack, exactly, plans)
+        if programs is None:
+            return None
         made = iter(programs)
         other._programs = [None if step.compiled is None else next(made) for step in self._steps]
         other._described = None
@@ -354,7 +356,11 @@ class Executable(ResizableForm):
     @property
     def constants_nbytes(self) -> int:
         """Memory of the constants but for those that lie in mapped files or are kept packed. Unit: bytes."""
-        return self._constants.nbytes
+        return sum(self.held_constants().values())
+
+    def held_constants(self) -> dict[Hashable, int]:
+        """The same one by one: key, equal for what forms share -> size in bytes."""
+        return self._constants.held()
 
     def mapped_reads(self) -> MappedReads:
         """What runs read of weights in mapped files, and models inside the form as they were used last."""

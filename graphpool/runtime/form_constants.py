@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphpool._dataclasses import dataclass, replace
-from graphpool.cache import PackedKey, constant_tensor_cache, fingerprint
+from graphpool.cache import PackedKey, constant_tensor_cache, fingerprint, packed_store
+from graphpool.mapped_file import MappedFile
 
 from ._constants import packed_key
 from ._tensor import Tensor
@@ -74,10 +75,12 @@ class FormConstants:
             if tensor_id in described:
                 self.tensors[tensor_id] = self._bind(tensor_id, bound)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the values that the budget counts, see `EngineConstants.nbytes_of`. Unit: bytes."""
-        return sum({id(value): self._engine.constants.nbytes_of(value) for value in self.values.values()}.values())
+    def held(self) -> dict[Hashable, int]:
+        """Size in bytes of what the budget counts, by keys that are equal for what forms share.
+
+        These are the values, see `EngineConstants.nbytes_of`.
+        """
+        return {id(value): self._engine.constants.nbytes_of(value) for value in self.values.values()}
 
     def missing_nbytes(self) -> int:
         """What the budget would be charged for the values now. Unit: bytes."""
@@ -126,10 +129,18 @@ class FormConstants:
         return tuple([self.tensors.get(i) or Tensor.at(self._described[i], self._engine) for i in step.inputs])
 
     def prepare(self) -> None:
-        """Bring the packed constants that kernels want into the cache."""
+        """Bring the packed constants that kernels want into the cache.
+
+        Where there is a packed store, it keeps what the parts of mapped files are named by.
+        """
         for step in self._steps:
             if step.compiled is not None:
                 step.compiled.prepare(self.inputs_of(step), stream=self._stream)
+        store = packed_store()
+        if store is not None:
+            files = {id(file): file for file in map(file_of, self.values.values()) if isinstance(file, MappedFile)}
+            for file in files.values():
+                store.note(file)
 
     def packed(self) -> dict[PackedKey, ConstantBuffer]:
         """The packed constants that steps read, by names that hold in every process; made where they are missing.

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from graphpool._dataclasses import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from graphpool.graph.logical_tensor import LogicalTensor
+    from collections.abc import Callable
 
     from .form_constants import FormConstants
     from .form_plan import TensorPlaces
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["FormParts"]
 
 
-def _as_they_are(form: ModelForm, steps: list[ModelStep], tensors: Mapping[int, LogicalTensor]) -> list[ModelStep]:
+def _as_they_are(form: ModelForm, steps: list[ModelStep]) -> list[ModelStep]:
     return steps
 
 
@@ -34,7 +32,7 @@ class FormParts:
     places : type of TensorPlaces
     runner : type of Runner
     with_copies : callable
-        Takes a form, its steps and its tensors; the steps, with those that copy what runs are given and give.
+        Takes a form and its steps; the steps, with those that copy what runs are given and give.
     vary : bool
         Whether programs serve other sizes without a compilation.
     """
@@ -42,5 +40,5 @@ class FormParts:
     constants: type[FormConstants]
     places: type[TensorPlaces]
     runner: type[Runner]
-    with_copies: Callable[[ModelForm, list[ModelStep], Mapping[int, LogicalTensor]], list[ModelStep]] = _as_they_are
+    with_copies: Callable[[ModelForm, list[ModelStep]], list[ModelStep]] = _as_they_are
     vary: bool = True

@@ -76,7 +76,7 @@ class FormSteps:
         work = zip(merged, appends, strict=True)
         compiled = self._compile(work) if variable is None else self._compile_variable(work, variable)
         steps = [_step(form, partition, made) for partition, made in zip(merged, compiled, strict=True)]
-        self.steps = engine.device.forms.with_copies(form, steps, self.tensors)
+        self.steps = engine.device.forms.with_copies(form, steps)
 
     def _compile(self, work: Iterable[tuple[Partition, Pairs]]) -> Iterator[CompiledPartition | None]:
         """Compile for these sizes; None for partitions that the host runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -160,13 +161,25 @@ class HeldStates:
         return placed
 
     def appends(self, form: ModelForm, partition: Partition) -> list[tuple[int, int]]:
-        """Ids of inputs and outputs of a partition: states that it makes longer at their end, and nothing else."""
+        """Ids of inputs and outputs of a partition: states that it makes longer at their end, and nothing else.
+
+        Or that it makes longer, and then puts rows into, as caches of batch entries of several lengths are.
+        """
         if not hasattr(partition.backend, "compile_variable"):
             return []
         wanted = {(form.inputs[state.input], form.outputs[state.output]) for state in self.states}
+        joins = {op.outputs[0].id: op for op in partition.ops if op.kind == "Concat"}
+        readers = Counter(tensor.id for op in form.graph.ops for tensor in op.inputs)
         found = []
         for op in partition.ops:
-            pair = op.inputs[0].id if op.inputs else None, op.outputs[0].id if op.outputs else None
-            if op.kind == "Concat" and pair in wanted and all(t.id != pair[0] for t in op.inputs[1:]):
-                found.append((op.inputs[0].id, op.outputs[0].id))
+            join = joins.get(op.outputs[0].id) if op.outputs else None
+            if op.kind == "ScatterElements" and op.attrs["reduction"] == "none":
+                join = joins.get(op.inputs[0].id)
+                if join is None or readers[op.inputs[0].id] > 1 or readers[join.inputs[0].id] > 1:
+                    continue  # who else reads what the rows replace might come too late
+            if join is None:
+                continue
+            first, *others = (tensor.id for tensor in join.inputs)
+            if (first, op.outputs[0].id) in wanted and first not in others:
+                found.append((first, op.outputs[0].id))
         return found

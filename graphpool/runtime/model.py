@@ -12,9 +12,10 @@ from graphpool.drawing import describe_size
 from graphpool.errors import InvalidArgumentError, StateError, UnsupportedError, check_choice, explain
 from graphpool.notebook import brief_list, html_table
 
+from .heap import trim_heap
 from .model_forms import ModelForms
 from .model_memory import Ranked
-from .model_port import describe_port
+from .model_port import check_is_mapping, describe_port
 from .request_batches import Padding, run_side_by_side
 from .scheduling import parse_options
 from .session import Session
@@ -34,12 +35,16 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .executable import Executable
     from .memory_peak import MemoryPeak
+    from .model_form import ModelForm
     from .model_forms import ModelStats, Specialise
     from .model_port import ModelPort
 
 __all__ = ["WEIGHTS_MODES", "Model"]
 
 WEIGHTS_MODES = ("scoped", "cached", "packed")
+
+_WORTH_TRIMMING = 2**20
+"""A model that gives back so much when it is closed leaves holes in the C heap. Unit: bytes."""
 
 
 class Model(Ranked):
@@ -172,7 +177,8 @@ class Model(Ranked):
         outputs : dict of str to ndarray
             In the order of `outputs`: the arrays given, fresh ones for the others, which the engine's budget counts
             until nobody holds them any more. The memory of a large one is then taken again by a later run; `trim`, idle
-            decay and pressure give it back.
+            decay and pressure give it back. ONNX's sequences and maps are lists and dicts, for which checkers are told
+            ``Any``.
 
         Raises
         ------
@@ -226,6 +232,8 @@ class Model(Ranked):
         another, it waits. With a mask all requests are checked before anything runs.
         """
         jobs = list(requests)
+        for job in jobs:
+            check_is_mapping("requests: each of them", job, "names of inputs as keys, and arrays for them")
         if mask is None:
             return run_side_by_side(self.run, jobs, self._forms.stream)
         padding = Padding(self.inputs, self.outputs, mask, most_rows)
@@ -373,6 +381,24 @@ class Model(Ranked):
         """
         self._forms.repeat(arrays, work)
 
+    def plain_form(self, arrays: Mapping[str, Any]) -> ModelForm:
+        """The model specialised to the shapes of arrays of all inputs alone, to be compiled by the caller.
+
+        That of a run serves other shapes too.
+
+        Parameters
+        ----------
+        arrays : mapping of str to array
+            Input name -> array.
+
+        Returns
+        -------
+        form : ModelForm
+            The caller owns it, and closes what it makes of it. Threads: safe. Cost: as of the first run of shapes, but
+            for compiling.
+        """
+        return self._forms.plain(arrays)
+
     def last_forms(self) -> list[Executable]:
         """The form that was used last, and those of models inside it; none before the first run."""
         return self._forms.last_forms()
@@ -506,9 +532,12 @@ class Model(Ranked):
 
     def close(self) -> None:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
+        held_nbytes = self.engine.budget.in_use
         if self._forms.close() and self._owns_engine:
             self.engine.close()
         self._look_in(None)
+        if held_nbytes - self.engine.budget.in_use >= _WORTH_TRIMMING:
+            trim_heap()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles without what was compiled: it is compiled anew, or found in the caches, at the first run.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from graphpool import spans
 from graphpool._collection import collection_paused
 from graphpool._dataclasses import dataclass
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.log import compile_log, execute_log, is_on, profile_log
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.memory._budget import IDLE_PRIMITIVES
@@ -134,7 +134,8 @@ class ModelForms(ModelRun):
         self.memory = keeper = ModelMemory(engine.model_memory, name, priority)
         names = [port.name for port in inputs if port.name in deciding]
         super().__init__(name, inputs, outputs, names, FormCache(name, capacity), keeper.count, engine.queue)
-        self._inputs, self.specialise, self._engine = inputs, specialise, engine
+        self._inputs, self._engine = inputs, engine
+        self.specialise: Specialise = specialise
         self._options, self._weights = options, weights
         self.arguments: dict[str, Any] = {"deciding": self.deciding, "capacity": capacity, "shapes": shapes}
         ranges = ShapeRanges({} if shapes is None else shapes, inputs)
@@ -302,19 +303,13 @@ class ModelForms(ModelRun):
         is_planned: bool,
     ) -> Executable:
         with self.memory.timed_compiling():
-            loading = ArrayAllocator(self._engine.host_budget, f"loading of {self.name}")
-            form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
-            loading.hand_over()  # constants are charged as such
-            for inner in form.inner:
-                inner.attach(
-                    engine=self._engine, capacity=self.arguments["capacity"], schedule=self._options.policy,
-                    streams=self._options.streams, weights=self._weights, stream=self.stream,
-                )  # fmt: skip
+            form = self._specialise(shapes, deciding)
             shared = self._bound, self.name, self._options, self._weights, self._packed, self._results
             held = None if states is None else states.sized(shapes)
             made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned)
             try:
                 made.inner_nbytes(prepares=True)
+                # of all forms: packing for this one may have given back pages that others read
                 self._reads_of(made, *self.cache.forms(), *self.variable).settle()
             except BaseException:
                 made.close()
@@ -324,6 +319,24 @@ class ModelForms(ModelRun):
     @staticmethod
     def _reads_of(*forms: Executable) -> MappedReads:
         return MappedReads.joined(form.mapped_reads() for form in forms)
+
+    def _specialise(self, shapes: Mapping[str, Any], deciding: Mapping[str, Any]) -> ModelForm:
+        """What the importer makes of these shapes; what it runs inside shares the model's engine."""
+        loading = ArrayAllocator(self._engine.host_budget, f"loading of {self.name}")
+        form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
+        loading.hand_over()  # constants are charged as such
+        for inner in form.inner:
+            inner.attach(
+                engine=self._engine, capacity=self.arguments["capacity"], schedule=self._options.policy,
+                streams=self._options.streams, weights=self._weights, stream=self.stream,
+            )  # fmt: skip
+        return form
+
+    def plain(self, arrays: Mapping[str, Any]) -> ModelForm:
+        """As `Model.plain_form`."""
+        shapes = {port.name: getattr(arrays[port.name], "shape", None) for port in self._inputs}
+        deciding = {name: arrays[name] for name in self.deciding}
+        return self.cache.exclusively(lambda: self._specialise(shapes, deciding))
 
     def _tell_compiled(self, form: Executable, shapes: str, ms: float) -> None:
         hosted = sum(fallback is not None for fallback in form.fallbacks)
@@ -368,7 +381,7 @@ class ModelForms(ModelRun):
 
     def _between_runs_nbytes(self) -> int:
         """What the budget keeps for the model between runs, its sessions included. Unit: bytes."""
-        programs, constants, _ = shared_nbytes(self.memory.forms(), self._engine)
+        programs, constants, _ = shared_nbytes(self.memory.forms())
         is_kept = self.memory.is_pinned or self._engine.model_memory.keeps_programs
         kept = programs - self.cache.reclaimable if is_kept else 0
         return kept + constants + self.memory.source_nbytes + self.sessions.nbytes
@@ -386,7 +399,7 @@ class ModelForms(ModelRun):
 
     def kept_nbytes(self, *forms: Executable) -> int:
         """Memory of these forms, and of those that others are made of, between runs. Unit: bytes."""
-        return sum(shared_nbytes([*forms, *self.variable], self._engine))
+        return sum(shared_nbytes([*forms, *self.variable]))
 
     def read_weight(self, name: str) -> np.ndarray[Any, Any]:
         """As `Model.read_weight`."""
@@ -404,7 +417,7 @@ class ModelForms(ModelRun):
         """Counters."""
         forms, cache = self.cache.forms(), self.cache
         known = self.memory.forms()
-        programs, constants, cached = shared_nbytes(known, self._engine)
+        programs, constants, cached = shared_nbytes(known)
         largest = max(((form.arena_nbytes, form.sequential_arena_nbytes) for form in forms), default=(0, 0))
         return ModelStats(
             runs=cache.runs,
@@ -473,6 +486,8 @@ class ModelForms(ModelRun):
         self._results.clear()
         self._engine.queue.forget(self._results)
         self._close_packed()
+        if not self.memory.is_busy:  # else a run that is going on may need it
+            self.specialise = _refuse_closed  # what it was holds the weights
         self.memory.close()
         if not was_closed:
             self._arenas.leave()
@@ -482,3 +497,8 @@ class ModelForms(ModelRun):
         while self._packed:
             with suppress(IndexError):  # another thread has closed the last one
                 self._packed.pop().close()
+
+
+def _refuse_closed(*arguments: Any) -> NoReturn:
+    """In place of what would make a form."""
+    raise StateError(explain("the model is closed", hint="load it again"))

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ._form_cache import FormCache
     from ._result_arrays import ResultArrays
     from ._share import PrimitiveShare
-    from .engine import Engine
     from .engine_models import EngineModels
     from .executable import Executable
     from .session import Sessions
@@ -283,6 +282,7 @@ class ModelMemory(Locked):
             contents, self._source = self._source, []
         self._order.constants.release(contents)
         self._order.end(self)
+        self._specialise = None
 
     def forms(self) -> list[Executable]:
         """Those that are kept, and those that others are made of."""
@@ -351,9 +351,8 @@ def check_priority(priority: Any) -> float:
     raise InvalidArgumentError(explain("priority", accepted="a finite number above 0", got=repr(priority), hint=hint))
 
 
-def shared_nbytes(forms: Sequence[Executable], engine: Engine) -> tuple[int, int, int]:
+def shared_nbytes(forms: Sequence[Executable]) -> tuple[int, int, int]:
     """Bytes of the programs, the constants and the packed constants of forms, shared ones counted once."""
-    nbytes_of = engine.constants.nbytes_of
-    constants = {id(value): nbytes_of(value) for form in forms for value in form.form.constants.values()}
+    constants = {key: nbytes for form in forms for key, nbytes in form.held_constants().items()}
     cached = {key: nbytes for form in forms for key, nbytes in form.cached_constants().items()}
     return sum(form.own_nbytes for form in forms), sum(constants.values()), sum(cached.values())

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from graphpool.graph.logical_tensor import LogicalTensor
+from graphpool.typing import DataType
 
 from ._tensor import unpack
 
-if TYPE_CHECKING:
-    from graphpool.typing import DataType
-
-__all__ = ["Nibbles", "memory_of"]
+__all__ = ["Nibbles", "in_bytes", "memory_of"]
 
 
 class Nibbles:
@@ -24,10 +22,11 @@ class Nibbles:
     Threads: immutable, safe. Cost of reading: one pass over the elements, and a byte or two each while it lasts.
     """
 
-    __slots__ = ("_tensor", "raw")
+    __slots__ = ("_bytes", "_tensor", "raw")
 
     def __init__(self, raw: np.ndarray[Any, Any], data_type: DataType, shape: tuple[int, ...]) -> None:
         self.raw = raw
+        self._bytes: np.ndarray[Any, Any] | None = None
         self._tensor = LogicalTensor(0, data_type, shape)
 
     @property
@@ -61,6 +60,13 @@ class Nibbles:
         """Size of the bytes. Unit: bytes."""
         return int(self.raw.nbytes)
 
+    @property
+    def in_bytes(self) -> np.ndarray[Any, Any]:
+        """The elements as integers of one byte each, read-only; the same array each time, kept from the first on."""
+        if self._bytes is None:
+            self._bytes = in_bytes(self)
+        return self._bytes
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = unpack(self.raw, self._tensor)
         array.flags.writeable = False
@@ -71,6 +77,14 @@ class Nibbles:
 
     def __repr__(self) -> str:
         return f"<Nibbles {self.dtype} {self.shape}>"
+
+
+def in_bytes(array: Any) -> np.ndarray[Any, Any]:
+    """4-bit elements as integers of one byte each, read-only."""
+    found = np.asarray(array)
+    found = found.astype(np.uint8 if found.dtype == DataType.U4.numpy else np.int8)
+    found.flags.writeable = False
+    return found
 
 
 def memory_of(value: Any) -> Any:

@@ -55,18 +55,23 @@ class Runner(FormRun):
         self._form, self._steps, self._targets = form, steps, dict.fromkeys(targets)
         self._constants, self._stream, self._results = constants, stream, results
         self._budget = stream.engine.budget
+        sized = [i for i in self._targets if is_plain(described.get(i))]
+        bound, passing = self._split(described, sized)
+        host_budget = form.host_budget if any(step.function is not None for step in steps) else None
+        self.connect(form, self._targets, sized, bound, passing, results, arenas, host_budget)
+
+    def _split(self, described: Mapping[int, LogicalTensor], sized: Sequence[int]) -> tuple[tuple[int, ...], set[int]]:
+        """Tensors whose addresses are bound for each run, and those whose arrays runs pass on; `sized` are results."""
+        form, steps = self._form, self._steps
         made = {i for step in steps for i in step.outputs}
         between = [i for i in made if i not in self._targets and is_plain(described.get(i))]
-        passing = {*form.inputs.values(), *made}.difference(between)
-        sized = [i for i in self._targets if is_plain(described.get(i))]
         bound = (*(i for i in {*form.inputs.values()} if is_plain(described.get(i))), *sized)
         scratch = [~number for number in range(len(steps))]
         keys = dict.fromkeys((*bound, *form.constants, *between, *scratch))
         self._numbers: dict[int, int] = {key: number for number, key in enumerate(keys)}
         plain = [step for step in steps if step.compiled is None or step.compiled.program is None]
-        host_budget = form.host_budget if any(step.compiled is None for step in steps) else None
-        self.connect(form, self._targets, sized, bound, passing, results, arenas, host_budget)
         self._seen = {i for step in plain for i in (*step.inputs, *step.outputs)}.intersection(between)
+        return bound, {*form.inputs.values(), *made}.difference(between)
 
     def link(self) -> None:
         """Take the constants as they are from now on: those that are packed stay so."""

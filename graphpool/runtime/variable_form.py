@@ -10,6 +10,7 @@ from graphpool._size_program import SizeProgram
 from graphpool._sizes import hint_of
 from graphpool.errors import UnsupportedError, explain
 
+from .primitive import forget_program
 from .variable_partition import Plan, VariablePartition
 
 if TYPE_CHECKING:
@@ -204,12 +205,23 @@ class VariableForm:
         """The tensors of the form for other sizes, or the largest that they are within bounds."""
         return SizedTensors(self._tensors, values)
 
-    def programs(self, values: SizeValues, slack: bool, grows: bool, plans: Sequence[Plan] | None) -> list[Program]:
-        """Those of the compiled partitions for other sizes, each with its plan, if any; see `instance`."""
+    def programs(
+        self, values: SizeValues, slack: bool, grows: bool, plans: Sequence[Plan] | None
+    ) -> list[Program] | None:
+        """Those of the compiled partitions for other sizes, each with its plan, if any; see `instance`.
+
+        None where one may need more memory than is due.
+        """
         given = [None] * len(self._partitions) if plans is None else plans
-        return [
-            variable.program(values, slack, grows, plan) for variable, plan in zip(self._partitions, given, strict=True)
-        ]
+        made: list[Program] = []
+        for variable, plan in zip(self._partitions, given, strict=True):
+            program = variable.program(values, slack, grows, plan)
+            if program is None:
+                for other in made:
+                    forget_program(other)
+                return None
+            made.append(program)
+        return made
 
     def compiled(
         self, first: Sequence[CompiledPartition], programs: Sequence[Program], tensors: SizedTensors
@@ -224,7 +236,10 @@ class VariableForm:
         if symbols is None:
             return "sizes of one name differ, or shapes have other ranks"
         sizes = ", ".join(f"{symbol}={n}" for symbol, n in zip(self._trace.symbols(), symbols, strict=True))
-        return f"{sizes}: {self._program.failing(symbols)} no longer holds"
+        failing = self._program.failing(symbols)
+        if failing is None:
+            return f"{sizes}: steps are placed on streams anew, since these would take more memory than due"
+        return f"{sizes}: {failing} no longer holds"
 
     @property
     def conditions(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from operator import add, gt, le
+from operator import add, le
 from typing import TYPE_CHECKING, Any, Protocol
 
 from graphpool._dataclasses import dataclass
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from .shared_arenas import SharedArenas
 
 __all__ = ["Plan", "VariablePartition"]
+
+
+_MOST_PLANS = 6
+"""To keep for sizes of several orders of magnitude: shapes that come at random would take turns with one."""
 
 
 class Temporaries(Protocol):
@@ -55,6 +59,8 @@ class VariablePartition:
         What makes the programs for other sizes.
     temporaries : object
         What has sizes in their arenas, and plans them.
+    sequential : object
+        The same as if every step followed the one before; the temporaries themselves where that is so.
     uses : sequence of (int, tuple of int)
         Of each buffer the number of the temporary that it is, and the steps that use it.
 
@@ -73,12 +79,16 @@ class VariablePartition:
         primitive: Primitive,
         variable: VariableProgram,
         temporaries: Temporaries,
+        sequential: Temporaries,
         uses: Sequence[tuple[int, tuple[int, ...]]],
     ) -> None:
         self.partition, self.inputs, self.outputs, self.engine = partition, inputs, outputs, engine
         self.primitive, self._variable, self._temporaries = primitive, variable, temporaries
+        self._sequential = None if sequential is temporaries else sequential
         self._weights, self._uses = weights, uses
-        self._plan: Plan | None = None
+        self._plans: list[Plan] = []
+        self._need_nbytes = primitive.program.arena_nbytes
+        self._stream_ratio = max(1.0, self._need_nbytes / max(1, primitive.details.sequential_nbytes))
         self._ports = (*inputs, *outputs)
         self._varied = [k for k, tensor in enumerate(self._ports) if tensor.varies]
 
@@ -107,8 +117,8 @@ class VariablePartition:
         grows: bool,
         plan: Plan | None = None,
         arenas: SharedArenas | None = None,
-    ) -> CompiledPartition:
-        """The compiled partition for other sizes, which shares all constants with the first.
+    ) -> CompiledPartition | None:
+        """The compiled partition for other sizes, which shares all constants with the first; None as of `program`.
 
         Parameters
         ----------
@@ -126,13 +136,20 @@ class VariablePartition:
         arenas : SharedArenas, optional
             Where executions have their temporaries; the default is as for the first.
         """
-        return self.compiled(first, self.program(values, slack, grows, plan), sized, arenas)
+        program = self.program(values, slack, grows, plan)
+        return None if program is None else self.compiled(first, program, sized, arenas)
 
-    def program(self, values: SizeValues, slack: bool, grows: bool, plan: Plan | None = None) -> Program:
-        """The program of `instance`."""
+    def program(self, values: SizeValues, slack: bool, grows: bool, plan: Plan | None = None) -> Program | None:
+        """The program of `instance`; None where the steps are on streams, and may need more memory than is due.
+
+        How they are placed was chosen for the sizes of the compilation. What is due is an eighth more than these sizes
+        need on one stream, times what streams took beyond one in the compilation: to place steps anew takes another.
+        """
         sizes = values.shape(self._temporaries.sizes)
         if plan is None:
-            plan = self._plan_for(sizes, slack, grows)
+            plan = self._plan_for(sizes, values, slack, grows)
+        if plan is None:
+            return None
         program = self._variable.instance(values, plan.offsets, plan.nbytes)
         self.primitive.add_program(program, partial(_buffers_of, self._uses, sizes, plan))
         return program
@@ -160,15 +177,34 @@ class VariablePartition:
         """Whether a plan holds for these sizes."""
         return all(map(le, values.shape(self._temporaries.sizes), plan.sizes))
 
-    def _plan_for(self, sizes: tuple[int, ...], slack: bool, grows: bool) -> Plan:
-        """The plan that is there, if it is not much too large; else an exact one, with room where sizes grow."""
-        known = self._plan if slack else None
-        is_growing = known is not None and any(map(gt, sizes, known.sizes))
-        if known is not None and not is_growing and sum(known.sizes) <= 2 * sum(sizes):
+    def _plan_for(self, sizes: tuple[int, ...], values: SizeValues, slack: bool, grows: bool) -> Plan | None:
+        """The smallest plan that is there, if it is not much too large; else a new one, with room if it may have any.
+
+        None as of `program`.
+        """
+        holding = [plan for plan in self._plans if all(map(le, sizes, plan.sizes))]
+        known = min(holding, key=lambda plan: plan.nbytes, default=None)
+        if known is not None and sum(known.sizes) <= 2 * sum(sizes):
             return known
         exact = self._plan_of(sizes)
-        self._plan = exact.wider() if is_growing and grows else exact
-        return self._plan
+        most_nbytes = self._most_nbytes(exact, known, values)
+        if exact.nbytes > most_nbytes:
+            return known
+        wider = exact.wider() if slack and self._plans and (grows or known is not None) else exact
+        found = wider if wider.nbytes <= most_nbytes else exact
+        if slack:
+            self._plans = [found, *self._plans[: _MOST_PLANS - 1]]
+        return found
+
+    def _most_nbytes(self, exact: Plan, known: Plan | None, values: SizeValues) -> int:
+        """What a plan may take: as much as one that is there, or an eighth more than sizes need. Unit: bytes."""
+        if known is not None:
+            return known.nbytes
+        need_nbytes = exact.nbytes
+        if self._sequential is not None:
+            _, nbytes = self._sequential.plan(values.shape(self._sequential.sizes))
+            need_nbytes = self._need_nbytes = max(self._need_nbytes, int(nbytes * self._stream_ratio))
+        return need_nbytes + need_nbytes // 8
 
     def _plan_of(self, sizes: Sequence[int]) -> Plan:
         offsets, nbytes = self._temporaries.plan(sizes)

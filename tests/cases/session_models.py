@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 from .unknown_sizes import ATTENTION, DynamicModel
 
-__all__ = ["GROUPED", "KEPT", "MIXED", "PAIRS", "RECURRENT", "STACKED", "capacity_of"]
+__all__ = ["GROUPED", "KEPT", "MIXED", "PAIRS", "RECURRENT", "STACKED", "capacity_of", "group_query"]
 
 Node = helper.make_node
 
@@ -92,6 +92,38 @@ KEPT = DynamicModel(
     {"l": (1, 4), "p": (0, 20)},
 )  # fmt: skip
 """How long the state becomes depends on numbers."""
+
+
+def group_query() -> bytes:
+    """A layer of `GroupQueryAttention` with a cache; its lengths are sums of a mask, as exporters write them."""
+    weights = {"wq": _weights(32, 32), "wk": _weights(32, 16), "wv": _weights(32, 16)}
+    constants = weights | {
+        "one": np.array([1]),
+        "one32": np.array([1], np.int32),
+        "cos": _weights(64, 4),
+        "sin": _weights(64, 4),
+    }
+    nodes = [
+        *[Node("MatMul", ["x", name], [f"p{name}"]) for name in weights],
+        Node("ReduceSum", ["mask", "one"], ["sum"], keepdims=0), Node("Cast", ["sum"], ["sum32"], to=TensorProto.INT32),
+        Node("Sub", ["sum32", "one32"], ["last"]), Node("Shape", ["mask"], ["length"], start=1, end=2),
+        Node("Squeeze", ["length"], ["number"]), Node("Cast", ["number"], ["total"], to=TensorProto.INT32),
+        Node("GroupQueryAttention", ["pwq", "pwk", "pwv", "past.key", "past.value", "last", "total", "cos", "sin"],
+             ["y", "present.key", "present.value"], domain="com.microsoft", num_heads=4, kv_num_heads=2, do_rotary=1),
+    ]  # fmt: skip
+    dims = {"x": ["b", "l", 32], "mask": ["b", "t"], "y": ["b", "l", 32]}
+    dims |= {f"past.{name}": ["b", 2, "p", 8] for name in ("key", "value")}
+    dims |= {f"present.{name}": ["b", 2, "t", 8] for name in ("key", "value")}
+    infos = {
+        name: helper.make_tensor_value_info(name, TensorProto.INT64 if name == "mask" else TensorProto.FLOAT, shape)
+        for name, shape in dims.items()
+    }
+    results = [infos.pop(name) for name in ("y", "present.key", "present.value")]
+    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "group_query", list(infos.values()), results, tensors)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
 
 PAIRS = {
     "attention": (ATTENTION, {"keys": "past_k", "values": "past_v"}),

@@ -124,6 +124,26 @@ def test_replace_keeps_the_rest():
     assert opaque.replace(layout="strided").layout_id is None
 
 
+@pytest.mark.parametrize("shape", [None, (), (4,), (2, gp.UNKNOWN_DIM)])
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {}, {"shape": (2, 3), "strides": (8, 1)}, {"shape": (2,), "layout": "any", "property": "variable"},
+        {"shape": (2,), "layout": "opaque", "layout_id": 17}, {"shape": (1,), "property": "constant", "value": 0.5},
+    ],
+)  # fmt: skip
+def test_with_shape_is_replace(shape, keywords):
+    lt = gp.LogicalTensor(4, "f32", **keywords)
+    assert lt.with_shape(shape) == lt.replace(shape=shape)
+    assert lt.with_shape(shape).strides == lt.replace(shape=shape).strides
+
+
+@pytest.mark.parametrize("shape", [(-2,), (2**60,), (1,) * 13])
+def test_with_shape_refuses_what_replace_refuses(shape):
+    with pytest.raises(gp.InvalidShapeError, match="tensor 4"):
+        gp.LogicalTensor(4, "f32").with_shape(shape)
+
+
 @pytest.mark.parametrize(
     ("dtype", "value"),
     [("f32", np.array([0.1])), ("s64", -(2**63)), ("u8", 255), ("boolean", True), ("f16", 65504.0), ("undef", 0.5)],

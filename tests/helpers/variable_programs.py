@@ -85,7 +85,7 @@ class Comparison:
 
     def _resized(self, shapes: Any) -> Any:
         for partition in self._variable._partitions:
-            partition._plan = None  # else one that is large enough would serve again
+            partition._plans.clear()  # else one that is large enough would serve again
         executable = self.form.resized(shapes)
         if executable is None:
             return None

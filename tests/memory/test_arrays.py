@@ -1,6 +1,8 @@
 """NumPy arrays that a budget counts until they are gone."""
 
 import gc
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,10 @@ from graphpool.memory._arrays import ArrayAllocator
 from tests.helpers.memory import run_threads
 
 U8 = np.dtype(np.uint8)
+
+
+def resident_nbytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def test_an_array_is_charged_until_its_last_view_is_gone():
@@ -139,3 +145,33 @@ def test_arrays_outlive_the_allocator_and_die_in_any_thread():
 
     run_threads(4, drop)
     assert budget.in_use == 0
+
+
+def test_large_arrays_leave_no_holes():
+    """What lies in the C heap between them does not keep their pages."""
+    arrays, between, large = ArrayAllocator(Budget(), "results of m"), [], []
+    nbytes = 4 * 2**20
+    for _ in range(8):
+        large.append(arrays.empty((nbytes,), U8))
+        large[-1][:] = 1
+        between.append(bytearray(100_000))
+    before = resident_nbytes()
+    del large[:]
+    assert before - resident_nbytes() > 7 * nbytes
+
+
+def test_large_arrays_grow_and_shrink_with_their_content():
+    budget = Budget()
+    arrays = ArrayAllocator(budget, "results of m")
+    made = arrays.empty((1000,), U8)
+    made[:] = 7
+    for nbytes in (3 * 2**20, 5 * 2**20, 4 * 2**20, 500):
+        made.resize((nbytes,), refcheck=False)
+        assert budget.in_use == nbytes
+        assert made[:500].tolist() == [7] * 500
+        assert not made[1000:].any()
+    zeros = arrays.call(np.zeros, 3 * 2**20, U8)
+    assert not zeros.any()
+    assert budget.in_use == 500 + 3 * 2**20
+    del zeros
+    assert budget.in_use == 500

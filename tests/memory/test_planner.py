@@ -1,5 +1,6 @@
 """Plans: never wrong, never below the bound, optimal where the optimum is known."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError
 from graphpool.memory import BufferInfo, check_plan, plan, read_csv
-from graphpool.memory.planner import METHODS
+from graphpool.memory.planner import METHODS, Lifetimes
 
 ROOT = Path(__file__).parents[2]
 CASES = [ROOT / up / "shared" / "data" / "planner" for up in ("..", "../..")]
@@ -150,3 +151,20 @@ def test_known_cases_have_the_published_bound(name):
     check_plan(found, buffers, 64)
     assert found.lower_bound == {"C": 1039360}.get(name, 1048576)
     assert found.ratio < 1.45
+
+
+def test_lifetimes_give_the_plans_of_plan():
+    rng = random.Random(5)
+    for _ in range(60):
+        lives = [
+            (first, first + rng.randint(1, 6)) for first in (rng.randint(0, 20) for _ in range(rng.randint(1, 40)))
+        ]
+        lifetimes = Lifetimes(lives, 64)
+        for _ in range(3):
+            sizes = [rng.choice([0, rng.randint(1, 5000)]) for _ in lives]
+            wanted = plan(
+                [BufferInfo(k, *life, size) for k, (life, size) in enumerate(zip(lives, sizes, strict=True))], 64
+            )
+            assert lifetimes.plan(sizes) == ([wanted.offsets[k] for k in range(len(lives))], wanted.nbytes)
+    with pytest.raises(InvalidArgumentError, match="too large"):
+        Lifetimes([(0, 1)]).plan([2**60])

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 pytest.importorskip("onnx")
 X = np.zeros((1, 1, 8, 8), np.float32)
+PATH = demo.model_path("digits_cnn")
+
+
+def _session() -> gp.onnx.InferenceSession:
+    return gp.onnx.InferenceSession(PATH)
+
+
 WRONG = {
     "a list of inputs": (lambda m: m.run([X]), "inputs; accepted: a mapping with the keys"),
     "an array for inputs": (lambda m: m.run(X), "inputs; accepted: a mapping with the keys"),
@@ -28,6 +35,17 @@ WRONG = {
     "a number for a shape": (lambda m: m.predict_peak({"image": 3}), "input 'image': shape; accepted: a shape"),
     "a number for states": (lambda m: m.session(3), "state; accepted: a mapping"),
     "a list for capacities": (lambda m: m.session({}, [1]), "capacity; accepted: a mapping"),
+    "text for a shape": (lambda m: m.predict_peak({"image": "1x1x8x8"}), "input 'image': shape; accepted: a shape"),
+    "one request": (lambda m: m.run_many({"image": X}), "requests: each of them; accepted: a mapping"),
+    "an array to picture": (lambda m: gp.profile.footprint(m, X), "inputs; accepted: a mapping"),
+    "a name for outputs": (lambda m: _session().run("probabilities", {"image": X}), "output_names; accepted: a list"),
+    "an array for a feed": (lambda m: _session().run(None, X), "input_feed; accepted: a mapping"),
+    "a dict for options": (lambda m: gp.onnx.InferenceSession(PATH, {"threads": 1}), "sess_options; accepted: a Sess"),
+    "a dict for limits": (lambda m: gp.onnx.load(PATH, limits={"nodes": 1}), "limits; accepted: a graphpool.Limits"),
+    "text for trust": (lambda m: gp.onnx.load(PATH, untrusted="no"), "untrusted; accepted: True or False"),
+    "tuples to plan": (lambda m: gp.memory.plan([(0, 1, 10)]), "buffers; accepted: an iterable of BufferInfo"),
+    "a number to plan": (lambda m: gp.memory.plan(5), "buffers; accepted: an iterable of BufferInfo; got: 5"),
+    "more than all": (lambda m: gp.Engine(memory_limit="150%"), "not a size; accepted: .* up to 100%"),
     "no engine": (lambda m: gp.Stream(None), "engine; accepted: an Engine; got: NoneType"),
     "another engine": (lambda m: gp.Engine("cuda"), "engine kind; accepted: cpu, gpu; got: 'cuda'"),
     "text for threads": (lambda m: gp.Engine(threads="2"), "threads; accepted: an int"),

@@ -1,5 +1,6 @@
 """What a shape costs that a model has not seen: calls of Python, plans of memory, compilations."""
 
+import random
 import sys
 from itertools import combinations, pairwise
 
@@ -90,6 +91,68 @@ def test_sizes_that_grow_share_plans(engine, monkeypatch):
             model.run(case.arrays({"n": n}, rng))
         assert model.stats().compilations == 1
     assert len(plans) <= 10
+
+
+def test_sizes_at_random_share_plans(engine, monkeypatch):
+    """Small and large ones in turn have plans of their own."""
+    plans, plan = [], VariablePartition._plan_of
+    monkeypatch.setattr(VariablePartition, "_plan_of", lambda *args: plans.append(plan(*args)) or plans[-1])
+    case, rng = mlp(), np.random.default_rng(5)
+    with case.load(engine) as model:
+        for n in rng.integers(500, 4000, 100):
+            model.run(case.arrays({"n": int(n)}, rng))
+    assert len(plans) <= 15
+
+
+def branches(seed):
+    """Products, sums and rows of two unknown numbers of rows, which steps on streams compute in many orders."""
+    rng, nodes, weights = random.Random(seed), [], {}
+    values = [("x", "n", 48), ("z", "m", 48)]  # name, rows, columns
+    for number in range(rng.randint(6, 24)):
+        name, rows_of, columns = rng.choice(values[-6:])
+        kind = rng.choice(["Sigmoid", "Softmax", "Add", "weights", "weights", "scores"])
+        if kind == "weights" and isinstance(columns, int):
+            shape = columns, rng.choice([24, 48, 96, 200])
+            weights[f"w{number}"] = np.full(shape, 1 / columns, np.float32)
+            nodes.append(Node("MatMul", [name, f"w{number}"], [f"v{number}"]))
+            values.append((f"v{number}", rows_of, shape[1]))
+        elif kind == "scores" and isinstance(columns, int):
+            other, length, _ = rng.choice([value for value in values if value[2] == columns])
+            nodes.append(Node("Transpose", [other], [f"t{number}"]))
+            nodes.append(Node("MatMul", [name, f"t{number}"], [f"v{number}"]))
+            values.append((f"v{number}", rows_of, length))
+        else:
+            other = rng.choice([value for value in values if value[1:] == (rows_of, columns)])[0]
+            is_sum = kind == "Add"
+            nodes.append(Node("Add" if is_sum else "Softmax", [name, other] if is_sum else [name], [f"v{number}"]))
+            values.append((f"v{number}", rows_of, columns))
+    used = {name for node in nodes for name in node.input}
+    inputs = {name: ("f", count, 48) for name, count in (("x", "n"), ("z", "m")) if name in used}
+    outputs = {name: 2 for name, *_ in values[2:] if name not in used}
+    return DynamicModel(tuple(nodes), inputs, outputs, weights, {"n": (1, 900), "m": (1, 900)})
+
+
+@pytest.mark.parametrize("schedule", ["auto", "list", "wavefront"])
+@pytest.mark.parametrize("seed", range(8))
+def test_arenas_of_streams_take_an_eighth_more_than_the_largest_shape_needs(engine, seed, schedule):
+    """What a shape needs is what it needs on one stream, times what streams take beyond one in a compilation."""
+    case, rng, numbers = branches(seed), random.Random(seed), np.random.default_rng(0)
+    sizes, options = {"n": rng.choice([3, 30, 300]), "m": 30}, {"schedule": schedule, "streams": 2}
+    most, ratio = 0, 1.0
+    with case.load(engine, **options) as model:
+        for _ in range(10):
+            arrays = case.arrays(sizes, numbers)
+            found = model.run(arrays)
+            with case.load(engine, sizes, **options) as fixed:
+                for name, wanted in fixed.run(arrays).items():
+                    np.testing.assert_allclose(found[name], wanted, 1e-4, 1e-5)
+                stats = fixed.stats()
+                most = max(most, stats.sequential_arena_nbytes)
+                ratio = max(ratio, stats.largest_arena_nbytes / max(1, stats.sequential_arena_nbytes))
+            assert model.stats().arena_nbytes <= 1.125 * most * ratio
+            step = rng.choice([0.9, 1.05, 1.1, 1.3, 2.0])
+            sizes = {name: max(1, int(size * step)) if rng.random() < 0.6 else rng.randint(1, 900)
+                     for name, size in sizes.items()}  # fmt: skip
 
 
 def test_a_wider_plan_keeps_temporaries_apart():

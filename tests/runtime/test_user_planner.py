@@ -48,6 +48,11 @@ WRONG = {
     "unaligned": lambda buffers, alignment: {k: v + 1 for k, v in end_to_end(buffers, alignment).items()},
     "negative": lambda buffers, alignment: {k: v - alignment for k, v in end_to_end(buffers, alignment).items()},
     "one too many": lambda buffers, alignment: end_to_end(buffers, alignment) | {"else": 0},
+    "one too few": lambda buffers, alignment: dict(list(end_to_end(buffers, alignment).items())[1:]),
+    "a list": lambda buffers, alignment: list(end_to_end(buffers, alignment).values()),
+    "pairs": lambda buffers, alignment: list(end_to_end(buffers, alignment).items()),
+    "beyond": lambda buffers, alignment: {k: v + 2**70 for k, v in end_to_end(buffers, alignment).items()},
+    "a plan of other buffers": lambda buffers, alignment: plan(buffers[1:], alignment),
 }
 
 
@@ -55,6 +60,27 @@ def test_a_plan_has_the_end_of_the_last_buffer():
     made = plan_with(end_to_end, BUFFERS)
     assert (made.nbytes, made.lower_bound, made.method, made.is_optimal) == (292, 150, "end_to_end", False)
     check_plan(made, BUFFERS, 64)
+
+
+def test_a_memory_plan_stands_for_its_offsets():
+    found = plan_with(plan, BUFFERS)
+    built_in = plan(BUFFERS, 64)
+    assert (dict(found.offsets), found.nbytes) == (dict(built_in.offsets), built_in.nbytes)
+    with gp.Engine(threads=1, planner=plan) as engine, gp.onnx.load(model_path("digits_cnn"), engine=engine) as model:
+        with gp.onnx.load(model_path("digits_cnn"), threads=1) as ours:
+            found, expected = (m.run({"image": IMAGES[:5]}) for m in (model, ours))
+        np.testing.assert_array_equal(found["probabilities"], expected["probabilities"])
+
+
+@pytest.mark.parametrize(("wrong", "words"), [
+    ("nothing", "a mapping of each buffer's id"), ("a list", "a mapping of each buffer's id"),
+    ("floats", "no integer for buffer"), ("negative", "impossible offset for buffer"),
+    ("unaligned", "is not aligned"), ("overlapping", "share bytes"), ("one too few", "none for 'a'"),
+    ("one too many", "'else'"), ("beyond", "impossible offset"), ("a plan of other buffers", "none for 'a'"),
+])  # fmt: skip
+def test_errors_say_what_is_wrong_with_the_plan(wrong, words):
+    with pytest.raises(gp.BackendError, match=words):
+        plan_with(WRONG[wrong], BUFFERS)
 
 
 @pytest.mark.parametrize("wrong", WRONG)

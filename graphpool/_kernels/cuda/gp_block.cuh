@@ -2,9 +2,9 @@
 
 #define GP_ALL_LANES 0xffffffffu
 
-// `room` is shared memory of 33 floats; it may be used again at once.
-template <class Join>
-static __device__ __forceinline__ float gp_join_block(float x, float neutral, float *room, const Join &join) {
+// `room` is shared memory of 33 numbers; it may be used again at once.
+template <class T, class Join>
+static __device__ __forceinline__ T gp_join_block(T x, T neutral, T *room, const Join &join) {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     for (int step = 16; step > 0; step /= 2) x = join(x, __shfl_xor_sync(GP_ALL_LANES, x, step));
     if (lane == 0) room[warp] = x;

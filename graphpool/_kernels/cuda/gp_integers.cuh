@@ -7,6 +7,7 @@ GP_OP gp_abs(long long x) { return x < 0 ? GP_WRAP(0, -, x) : x; }
 GP_OP gp_neg(long long x) { return GP_WRAP(0, -, x); }
 GP_OP gp_sign(long long x) { return (x > 0) - (x < 0); }
 GP_OP gp_not(long long x) { return x == 0; }
+GP_OP gp_is_nan(long long) { return 0; }
 GP_OP gp_bit_not(long long x) { return ~x; }
 
 GP_OP gp_add(long long x, long long y) { return GP_WRAP(x, +, y); }

@@ -27,6 +27,12 @@ GP_PLAIN(s32, int, -2147483648.0, 2147483648.0, 2147483647)
 GP_PLAIN(u32, unsigned, 0.0, 4294967296.0, 4294967295ll)
 GP_PLAIN(s64, long long, -9223372036854775808.0, 9223372036854775808.0, 9223372036854775807ll)
 
+// Two to a byte, the first in the low bits; they are read alone.
+GP_LOAD gp_load_u4(const char *at, long long i) { return (GP_REG)(((const unsigned char *)at)[i >> 1] >> (i & 1) * 4 & 15); }
+GP_LOAD gp_load_s4(const char *at, long long i) {
+    return (GP_REG)(((((const unsigned char *)at)[i >> 1] >> (i & 1) * 4 & 15) ^ 8) - 8);
+}
+
 GP_LOAD gp_load_boolean(const char *at, long long i) { return (GP_REG)((const unsigned char *)at)[i]; }
 GP_STORE gp_store_boolean(char *at, long long i, GP_REG x) { ((unsigned char *)at)[i] = x != 0; }
 

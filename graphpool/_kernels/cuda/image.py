@@ -1,4 +1,4 @@
-"""Pooling and convolution of images, which have (n, channel, spatial...) axes, up to three of them spatial."""
+"""Pooling, resampling and convolution of images: (n, channel, spatial...) axes, up to three of them spatial."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..eltwise.eltwise import Program
     from .source import CudaCall
 
-__all__ = ["Windows", "convolution", "pooling"]
+__all__ = ["Windows", "convolution", "pooling", "resampling"]
 
 _AXES = "dhw"
 _POOL_THREADS = 256
@@ -71,14 +71,31 @@ def pooling(
 ) -> CudaCall:
     """Maximum or mean of each window. Arguments: src, those of the program. Else as `_kernels.image.pool.pooling`."""
     source = KernelSource("pool")
-    planes = (batch, channels)
-    size = batch * channels * prod(windows.dst)
-    source.numbers(size=size, counts_padding=not exclude_pad, **spread("end", pads_end, 0))
+    source.numbers(counts_padding=not exclude_pad, **spread("end", pads_end, 0))
+    source.define(GP_IS_MAX=str(int(mode == "max")))
+    return _by_pixel(source, (batch, channels), windows, dtype, program)
+
+
+def resampling(
+    is_linear: bool, aligns_corners: bool, batch: int, channels: int, windows: Windows, dtype: str, program: Program
+) -> CudaCall:
+    """Nearest or linear resampling, else as `_kernels.image.resample`. Arguments: src, those of the program."""
+    source = KernelSource("resample")
+    source.numbers(aligns_corners=aligns_corners)
+    source.define(GP_IS_LINEAR=str(int(is_linear)))
+    return _by_pixel(source, (batch, channels), windows, dtype, program)
+
+
+def _by_pixel(
+    source: KernelSource, planes: tuple[int, int], windows: Windows, dtype: str, program: Program
+) -> CudaCall:
+    """A kernel with a thread for each result."""
+    size = prod(planes) * prod(windows.dst)
+    source.numbers(size=size)
     windows.add_to(source)
     source.load("src", dtype)
     source.view("plane_src", planes, windows.src_strides[:2])
     source.view("dst", (*planes, *windows.dst), windows.dst_strides)
-    source.define(GP_IS_MAX=str(int(mode == "max")))
     return source.build(1 + add_program(source, program), -(-size // _POOL_THREADS), _POOL_THREADS)
 
 

@@ -26,7 +26,7 @@ def _nvrtc() -> Any:
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
-        hint = "install the extra: pip install 'graphpool[cuda]'"
+        hint = "install the extra: pip install 'graphpool[cuda]', or graphpool[cuda12] for CUDA 12"
         raise UnsupportedError(explain("GPU kernels need cuda-bindings and NVRTC", hint=hint)) from error
     return nvrtc
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..eltwise.eltwise import Program
     from .source import KernelSource
 
-__all__ = ["OPERATIONS", "add_program"]
+__all__ = ["OPERATIONS", "add_program", "add_store"]
 
 WITH_NUMBERS = frozenset({"elu", "leaky_relu", "hard_sigmoid", "softplus", "pow_scalar", "is_inf", "clamp"})
 """Operations that take alpha and beta."""
@@ -49,6 +49,14 @@ def add_program(source: KernelSource, program: Program) -> int:
     return count
 
 
+def add_store(source: KernelSource, dtype: str) -> int:
+    """Add a ``gp_program`` that stores what a kernel hands over, dense in its order; how many arguments it takes: 1."""
+    head = "static __device__ __forceinline__ void gp_program(const Params &, long long i, GP_REG acc, char *a0) {"
+    source.function(f"{head}\n    gp_store_{checked_dtype(dtype)}(a0, i, acc);\n}}")
+    source.define(GP_ARGS="char *a0", GP_PASSED="a0")
+    return 1
+
+
 def _line(source: KernelSource, program: Program, number: int) -> str:
     """The statement of one step."""
     name, operands, view, alpha, beta = program.steps[number]
@@ -56,15 +64,16 @@ def _line(source: KernelSource, program: Program, number: int) -> str:
     if name == "store":
         return f"    gp_store_{_place(source, program, view)}, {values});"
     if name == "load":
-        return f"    const GP_REG x{number} = gp_load_{_place(source, program, view)});"
+        return f"    const GP_REG x{number} = gp_load_{_place(source, program, view, is_read=True)});"
     return f"    const GP_REG x{number} = {_expression(source, number, name, values, alpha, beta)};"
 
 
-def _place(source: KernelSource, program: Program, number: int) -> str:
+def _place(source: KernelSource, program: Program, number: int, *, is_read: bool = False) -> str:
     """Type, argument and offset of a view, as they stand in a call that goes on."""
     view = program.views[number]
     source.numbers(**{f"view{number}": view.offset})
-    return f"{checked_dtype(view.dtype)}(a{view.arg}, p.view{number} + {source.offset(f'view{number}', view.axes)}"
+    dtype, offset = checked_dtype(view.dtype, is_read=is_read), source.offset(f"view{number}", view.axes)
+    return f"{dtype}(a{view.arg}, p.view{number} + {offset}"
 
 
 def _expression(source: KernelSource, number: int, name: str, values: str, alpha: float, beta: float) -> str:

@@ -21,10 +21,13 @@ from ..core.spaces import collapse
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DTYPES", "REGISTERS", "CudaCall", "CudaKernel", "KernelSource"]
+__all__ = ["DTYPES", "NIBBLES", "REGISTERS", "CudaCall", "CudaKernel", "KernelSource"]
 
 DTYPES = frozenset({"f64", "f32", "bf16", "f16", "s64", "s32", "u32", "s16", "u16", "s8", "u8", "boolean"})
 """Element types that kernels read and write."""
+
+NIBBLES = frozenset({"s4", "u4"})
+"""Element types that elementwise programs read, but no kernel writes: two threads would share a byte."""
 
 REGISTERS = {"f32": "float", "f64": "double", "s64": "long long"}
 """Type in which a kernel computes -> that of C++. All but elementwise programs by themselves compute in f32."""
@@ -193,9 +196,9 @@ def _assemble(
     return entry, f"#define GP_KERNEL {entry}\n{body}"
 
 
-def checked_dtype(dtype: str) -> str:
-    """The type itself; UnsupportedError where kernels do not read and write it."""
-    if dtype not in DTYPES:
+def checked_dtype(dtype: str, *, is_read: bool = False) -> str:
+    """The type itself; UnsupportedError where kernels do not read and write it, or not even read it."""
+    if dtype not in DTYPES and not (is_read and dtype in NIBBLES):
         accepted = ", ".join(sorted(DTYPES))
         raise UnsupportedError(explain("element type of a GPU kernel", accepted=accepted, got=dtype), dtype=dtype)
     return dtype

@@ -30,7 +30,7 @@ from .layout.opaque import choose_layout, layout_id_of, opaque_nbytes, strides_o
 from .lower.lowering import Lowering
 from .match.groups import make_groups
 from .patterns import PATTERNS
-from .place.link import arena_nbytes, link, link_constants
+from .place.link import link, link_constants
 from .place.merging import Relowering, place_steps
 from .place.placement import find_inplace_ports
 from .place.streams import step_signature
@@ -133,8 +133,9 @@ class CpuBackend:
         primitive, linked = make_primitive(object(), partition, inputs, outputs, engine, options, dict(appends))
         primitive.evict()  # no cache keeps it for other users: it goes with its last one
         return VariablePartition(
-            partition, inputs, outputs, engine, weights, primitive, linked.variable(), linked.temporaries, linked.uses()
-        )
+            partition, inputs, outputs, engine, weights, primitive, linked.variable(), linked.temporaries,
+            linked.sequential, linked.uses(),
+        )  # fmt: skip
 
 
 def _options_on(engine: Any, schedule: str, streams: int) -> ScheduleOptions:
@@ -250,7 +251,7 @@ def make_primitive(
         speedups=plan.speedups,
         traffic=plan.traffic,
         signature=plan.signature,
-        sequential_nbytes=linked.program.arena_nbytes if schedule is None else arena_nbytes(lowering, threads, planner),
+        sequential_nbytes=linked.program.arena_nbytes if schedule is None else linked.sequential.plan()[1],
     )
     inplace = [pair for pair in find_inplace_ports(lowering.steps, inputs, outputs, schedule) if pair[0] not in appends]
     inplace += appends.items()
@@ -360,6 +361,9 @@ def lower(
     fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, groups)}
     lowering.horizontal_fusions = tuple(fusions)
     merged = {op_id: fusions[ids] for ids in merges for op_id in ids}
+    for op in ops:
+        if op.kind == "ScatterElements" and op.outputs[0].id in (appends or {}).values():
+            lowering.settle_under(op.inputs[0].id, op.outputs[0].id)
     place_concat_inputs(lowering, ops, groups)
     for group in groups:
         lowering.op_id = group.first.id

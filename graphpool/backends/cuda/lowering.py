@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..._kernels.cuda.index import gather, scatter
 from ..._kernels.cuda.products import eltwise
 from ...graph.shapes import channel_axis
 from ..cpu.lower.instructions import apply
 from ..cpu.lower.lowering import Lowering
 from ..cpu.lower.region import Region, region_name
-from ..cpu.support import FLOATS, common_register, register_between
+from ..cpu.support import FLOATS, common_register, register_between, register_of_type
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..._kernels.cuda.source import CudaCall
-    from ..._kernels.eltwise.eltwise import Program
+    from ..._kernels.eltwise.eltwise import EltwiseBuilder, Program
     from ...graph.op import Op
     from ..cpu.lower.values import Value
     from ..cpu.match.groups import AnchorGroup
@@ -27,17 +30,55 @@ class CudaLowering(Lowering):
     """A lowering whose kernel calls are launches; types are those that kernels read and write."""
 
     def launch(
-        self, call: CudaCall, args: Sequence[Value], name: str | None = None, *, is_elementwise: bool = False
+        self,
+        call: CudaCall,
+        args: Sequence[Value],
+        name: str | None = None,
+        *,
+        is_elementwise: bool = False,
+        rewrites: bool = False,
     ) -> None:
         """Append a launch on these values; steps read what it has in common with calls of the CPU's kernels."""
-        self.emit(call, args, name, is_elementwise=is_elementwise)  # type: ignore[arg-type]
+        self.emit(call, args, name, is_elementwise=is_elementwise, rewrites=rewrites)  # type: ignore[arg-type]
 
     def move(self, source: Value, place: Value) -> None:
         """Copy or convert one value into another of the same shape."""
         register = register_between(source.dtype, place.dtype)
         region = Region(self, place.shape, register=register, order=place.order)
         region.write(place, region.load(source))
-        self.launch(eltwise(region.builder.program()), [place, *region.operands], is_elementwise=True)
+        region.emit(is_elementwise=True)
+
+    def run_program(
+        self, builder: EltwiseBuilder, args: Sequence[Value], name: str | None = None, *, is_elementwise: bool = False
+    ) -> None:
+        """Append an elementwise program."""
+        self.launch(eltwise(builder.program()), args, name, is_elementwise=is_elementwise)
+
+    def positions(self, count: int) -> Value:
+        """The numbers 0, 1, ..., s32: literals."""
+        return self.literal(np.arange(count, dtype=np.int32))
+
+    def gather(self, geometry: Mapping[str, Any], source: Value, indices: Value, place: Value) -> None:
+        """Pick rows."""
+        call = gather(**geometry, itemsize=source.dtype.bits // 8, index_dtype=indices.dtype.value)
+        self.launch(call, [source, indices, place])
+
+    def scatter(
+        self,
+        geometry: Mapping[str, Any],
+        updates: Value,
+        indices: Value,
+        place: Value,
+        reduction: str,
+        *,
+        rewrites: bool = False,
+    ) -> None:
+        """Put rows, in order."""
+        call = scatter(
+            **geometry, itemsize=place.dtype.bits // 8, index_dtype=indices.dtype.value, dtype=place.dtype.value,
+            register=register_of_type(place.dtype), reduction=reduction,
+        )  # fmt: skip
+        self.launch(call, [updates, indices, place], rewrites=rewrites)
 
 
 class Tail:
@@ -88,8 +129,7 @@ def lower_elementwise(lowering: CudaLowering, ops: Sequence[Op]) -> None:
     for op in ops:
         apply_op(region, op)
     place = region.store(result)
-    args = [place, *region.operands]
-    lowering.launch(eltwise(region.builder.program()), args, region_name(ops), is_elementwise=True)
+    region.emit(region_name(ops), is_elementwise=True)
     lowering.finish(result, place)
 
 

@@ -5,25 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ..._kernels.cuda.image import Windows, convolution, pooling
-from ..._kernels.cuda.index import gather
+from ..._kernels.cuda.image import Windows, convolution, pooling, resampling
 from ..._kernels.cuda.products import matmul
-from ..._kernels.cuda.rows import norm, reduce, softmax
+from ..._kernels.cuda.rows import best, norm, reduce, running, softmax
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType, dense_strides
-from ..cpu.emit import movement, parts  # noqa: F401  (imported for their rules)
-from ..cpu.emit.indexing import geometry
+from ..cpu.emit import indexing, movement, parts, quantization  # noqa: F401  (imported for their rules)
 from ..cpu.emit.reduce import NAMES
 from ..cpu.layout.images import axes_of, pick
 from ..cpu.match.groups import AnchorGroup
 from ..cpu.products.matmul_problem import Product
 from ..cpu.support import RULES as CPU_RULES
-from ..cpu.support import has_no_axes_input
+from ..cpu.support import has_no_axes_input, register_of_type
 from .attention import lower_attention
 from .lowering import Tail, as_float, lower_elementwise, split_axis
-from .support import RULES, has_windows, rule
+from .support import MOST_BEST, RULES, has_rule, has_windows, rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +39,7 @@ def lower_group(lowering: CudaLowering, group: Group) -> None:
             lowering.finish(tensor.id, lowering.target(tensor.id))
     elif isinstance(group, AnchorGroup) and group.attention is not None:
         lower_attention(lowering, group)
-    elif group.first.kind in RULES:
+    elif has_rule(group.first):
         RULES[group.first.kind](lowering, group)
     else:
         lower_elementwise(lowering, group.ops)
@@ -119,6 +115,24 @@ def lower_pool(lowering: CudaLowering, group: AnchorGroup) -> None:
     tail.emit(call, [source])
 
 
+@rule("Interpolate", where=has_no_axes_input)
+def lower_interpolate(lowering: CudaLowering, group: AnchorGroup) -> None:
+    """Resampling."""
+    op, result = group.anchor, lowering.shapes[group.result]
+    source, axes = as_float(lowering, op.inputs[0].id), axes_of(op, len(result))
+    spatial, ones = axes[2:], [1] * (len(axes) - 2)
+    windows = Windows(
+        pick(source.shape, spatial), pick(result, spatial), ones, ones, ones, [0] * len(ones),
+        pick(source.strides, axes), pick(dense_strides(result), axes),
+    )  # fmt: skip
+    tail = Tail(lowering, group)
+    call = resampling(
+        op.attrs["mode"] != "nearest", op.attrs["coordinate_transformation_mode"] == "align_corners",
+        source.shape[0], source.shape[axes[1]], windows, source.dtype.value, tail.program,
+    )  # fmt: skip
+    tail.emit(call, [source])
+
+
 @rule("SoftMax", "LogSoftmax")
 def lower_softmax(lowering: CudaLowering, group: AnchorGroup) -> None:
     """Rows along one axis."""
@@ -170,31 +184,74 @@ def _finish(lowering: CudaLowering, op: Op, statistics: Sequence[Value]) -> None
 
 
 @rule(*NAMES, where=has_no_axes_input)
-def lower_reduce(lowering: CudaLowering, group: AnchorGroup) -> None:
-    """A row for each result."""
-    op = group.anchor
-    source = as_float(lowering, op.inputs[0].id)
-    axes = sorted({axis % len(source.shape) for axis in op.attrs["axes"]})
-    tail = Tail(lowering, group)
-    call = reduce(NAMES[op.kind], source.shape, axes, source.dtype.value, source.strides, tail.program)
-    tail.emit(call, [source])
-
-
-for _kind in ("Expand", "Slice", "Split", "StaticReshape", "StaticTranspose"):
-    RULES[_kind] = partial(_lower_alone, CPU_RULES[_kind])  # the same memory, seen in another way
-
-
-@rule("Gather", "GatherElements", "GatherND")
-def lower_gather(lowering: CudaLowering, group: Group) -> None:
-    """One kernel picks the rows."""
+def lower_reduce(lowering: CudaLowering, group: Group) -> None:
+    """A row for each result; of integers and f64 without post-ops."""
     op = group.first
-    source, indices = (lowering.value(tensor.id) for tensor in op.inputs)
-    source = source if op.kind == "GatherElements" else lowering.dense(source, source.dtype)
-    indices = indices if op.kind != "GatherND" else lowering.dense(indices, indices.dtype)
-    place, itemsize = lowering.target(op.outputs[0].id), source.dtype.bits // 8
-    call = gather(**geometry(op, source, indices), itemsize=itemsize, index_dtype=indices.dtype.value)
-    lowering.launch(call, [source, indices, place])
-    lowering.finish(op.outputs[0].id, place)
+    source = lowering.value(op.inputs[0].id)
+    axes = sorted({axis % len(source.shape) for axis in op.attrs["axes"]})
+    described = NAMES[op.kind], source.shape, axes, source.dtype.value, source.strides
+    if isinstance(group, AnchorGroup):
+        tail = Tail(lowering, group)
+        tail.emit(reduce(*described, tail.program), [source])
+        return
+    place = lowering.target(group.result)
+    lowering.launch(reduce(*described, None, register=register_of_type(source.dtype)), [source, place])
+    lowering.finish(group.result, place)
+
+
+@rule("ArgMax", "ArgMin")
+def lower_arg_extreme(lowering: CudaLowering, group: Group) -> None:
+    """The first element of each line by order."""
+    attrs, is_largest = group.first.attrs, group.first.kind == "ArgMax"
+    _lower_best(
+        lowering, group, 1, is_largest=is_largest, is_nan_first=True, is_last=attrs["select_last_index"]
+    )  # fmt: skip
+
+
+@rule("TopK", where=lambda op: op.attrs["k"] <= MOST_BEST)
+def lower_top_k(lowering: CudaLowering, group: Group) -> None:
+    """The first elements; a NaN is larger than every number."""
+    attrs = group.first.attrs
+    _lower_best(lowering, group, attrs["k"], is_largest=attrs["largest"], is_nan_first=attrs["largest"])
+
+
+def _lower_best(lowering: CudaLowering, group: Group, count: int, **order: bool) -> None:
+    """One kernel; the indices are the last result."""
+    op = group.first
+    source = lowering.value(op.inputs[0].id)
+    places = [lowering.target(tensor.id) for tensor in op.outputs]
+    call = best(
+        source.shape, op.attrs["axis"] % len(source.shape), count, source.dtype.value, source.strides,
+        register=register_of_type(source.dtype), has_values=len(places) > 1, **order,
+    )  # fmt: skip
+    lowering.launch(call, [source, *reversed(places)])
+    for tensor, place in zip(op.outputs, places, strict=True):
+        lowering.finish(tensor.id, place)
+
+
+@rule("CumProd", "CumSum")
+def lower_running(lowering: CudaLowering, group: Group) -> None:
+    """Floats are collected in f64, integers modulo the range of their type."""
+    op = group.first
+    source, place = lowering.value(op.inputs[0].id), lowering.target(group.result)
+    call = running(
+        source.shape, op.attrs["axis"] % len(source.shape), source.dtype.value, source.strides,
+        register="f64" if register_of_type(source.dtype) != "s64" else "s64", is_product=op.kind == "CumProd",
+        is_exclusive=op.attrs["exclusive"], is_reverse=op.attrs["reverse"],
+    )  # fmt: skip
+    lowering.launch(call, [source, place])
+    lowering.finish(group.result, place)
+
+
+MOVED = (
+    "DynamicDequantize", "Expand", "Gather", "GatherElements", "GatherND", "OneHot", "Pad", "ReverseSequence",
+    "RotaryEmbedding", "ScatterElements", "ScatterND", "Slice", "Split", "StaticReshape", "StaticTranspose", "Tile",
+    "Trilu",
+)  # fmt: skip
+"""Kinds whose rules are those of the CPU: they take no more than moves, elementwise programs and access by index."""
+
+for _kind in MOVED:
+    RULES[_kind] = partial(_lower_alone, CPU_RULES[_kind])
 
 
 @rule("GenIndex")
@@ -202,7 +259,7 @@ def lower_gen_index(lowering: CudaLowering, group: Group) -> None:
     """Positions, which are known now, along an axis."""
     result = group.first.outputs[0].id
     axis, place = group.first.attrs["axis"] % len(lowering.shapes[result]), lowering.target(result)
-    positions = lowering.literal(np.arange(place.shape[axis], dtype=place.dtype.numpy))
+    positions = lowering.positions(place.shape[axis])
     count = len(place.shape) - axis - 1
     seen = positions.reshaped((*positions.shape, *[1] * count)).broadcast(place.shape)
     lowering.move(seen, place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from ..._kernels.cuda.source import DTYPES, REGISTERS
+from ..._kernels.cuda.source import DTYPES, NIBBLES, REGISTERS
 from ..cpu.lower import instructions  # noqa: F401  (imported for what it registers)
 from ..cpu.support import FLOATS, INSTRUCTIONS, common_register, has_small_windows, is_elementwise
 
@@ -13,18 +13,25 @@ if TYPE_CHECKING:
 
     from ...graph.op import Op
 
-__all__ = ["RULES", "rule", "supports"]
+__all__ = ["MOST_BEST", "RULES", "has_rule", "has_windows", "rule", "supports"]
 
 Rule = TypeVar("Rule", bound="Callable[..., None]")
 
 RULES: dict[str, Callable[..., None]] = {}
 """Kind -> ``(CudaLowering, Group)``, which emits the launches of an op, with post-ops where it is an anchor."""
 
-MOVES = frozenset({
-    "Concat", "Expand", "Gather", "GatherElements", "GatherND", "GenIndex", "Slice", "Split", "StaticReshape",
-    "StaticTranspose",
+OF_ALL_TYPES = frozenset({
+    "ArgMax", "ArgMin", "Concat", "CumProd", "CumSum", "DynamicDequantize", "Expand", "Gather", "GatherElements",
+    "GatherND", "GenIndex", "OneHot", "Pad", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "ReverseSequence",
+    "ScatterElements", "ScatterND", "Slice", "Split", "StaticReshape", "StaticTranspose", "Tile", "TopK", "Trilu",
 })  # fmt: skip
-"""Kinds that compute nothing, and take all types."""
+"""Kinds with rules for all types that their schemas accept; the others take floats."""
+
+FROM_NIBBLES = frozenset({"Dequantize", "DynamicDequantize"})
+"""Kinds that read elements of 4 bits."""
+
+MOST_BEST = 1024
+"""Elements of a line that the kernel picks one after another; sorting is for the host."""
 
 _CONDITIONS: dict[str, Callable[[Op], bool]] = {}
 
@@ -42,12 +49,20 @@ def rule(*kinds: str, where: Callable[[Op], bool] | None = None) -> Callable[[Ru
 
 def supports(op: Op) -> bool:
     """Whether kernels compute the op: types that they read and write, arithmetic in f32 but for elementwise kinds."""
-    if any(tensor.dtype.value not in DTYPES for tensor in (*op.inputs, *op.outputs)):
+    read = DTYPES | NIBBLES if op.kind in FROM_NIBBLES else DTYPES
+    if any(tensor.dtype.value not in read for tensor in op.inputs):
         return False
-    if op.kind in RULES:
+    if any(tensor.dtype.value not in DTYPES for tensor in op.outputs):
+        return False
+    if has_rule(op):
         where = _CONDITIONS.get(op.kind)
-        return (op.kind in MOVES or op.inputs[0].dtype in FLOATS) and (where is None or where(op))
+        return (op.kind in OF_ALL_TYPES or op.inputs[0].dtype in FLOATS) and (where is None or where(op))
     return op.kind in INSTRUCTIONS and is_elementwise(op) and common_register([op]) in REGISTERS
+
+
+def has_rule(op: Op) -> bool:
+    """Whether a rule of its own emits the op: groups of scales do not fit an elementwise program."""
+    return op.kind in RULES and not is_elementwise(op)
 
 
 def has_windows(op: Op) -> bool:

@@ -28,7 +28,7 @@ def driver() -> Any:
         import cuda.bindings.driver
         import cuda.core
     except ImportError as error:
-        hint = "install the extra: pip install 'graphpool[cuda]'"
+        hint = "install the extra: pip install 'graphpool[cuda]', or graphpool[cuda12] for CUDA 12"
         raise UnsupportedError(explain("GPU memory needs cuda-core and cuda-bindings", hint=hint)) from error
     return cuda.bindings.driver
 

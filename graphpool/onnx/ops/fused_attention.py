@@ -312,7 +312,8 @@ def _rotated(n: NodeView, x: Value, places: Value) -> Value:
 def _appended(n: NodeView, index: int, new: Value, course: _Course) -> Value:
     """The cache with the new rows put in; zeros lie behind the ends of short batch entries in a cache that grows."""
     if course.starts is None:
-        parts = [_rows(n, n[index], 0, course.before)] if course.before else []
+        has_past = course.before or (n.has(index) and course.room == 0)  # without rows too: a session appends to it
+        parts = [_rows(n, n[index], 0, course.before)] if has_past else []
         parts.append(new)
         if course.room > course.total:
             parts.append(_rows(n, n[index], course.total, course.room))

@@ -129,7 +129,7 @@ def _pad(n: NodeView) -> Value:
         begin[axis], end[axis] = first, last
     value = n.known(2).item() if n.has(2) else n.attr("value", 0.0)
     cut = n[0]
-    if any(n < 0 for n in begin + end):
+    if any(pad < 0 for pad in begin + end):
         n.require(mode == "constant", "negative pads of a mode")
         ends = [dim + min(last, 0) for dim, last in zip(cut.shape, end, strict=True)]
         cut = n.emit("Slice", cut, starts=[max(-first, 0) for first in begin], ends=ends, axes=range(ndim))

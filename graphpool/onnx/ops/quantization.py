@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool._dataclasses import dataclass, replace
+from graphpool._dataclasses import dataclass
+from graphpool.onnx.build import Value
 from graphpool.onnx.types import data_type
+from graphpool.runtime.constant_part import drop_pages
+from graphpool.runtime.nibbles import Nibbles, in_bytes, memory_of
 from graphpool.typing import DataType
 
 from . import direct
@@ -20,7 +23,7 @@ from .window import dilations_of, window
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphpool.onnx.build import NodeView, Value
+    from graphpool.onnx.build import NodeView
 
 _BYTES = (DataType.U8, DataType.S8)
 _F8 = (DataType.F8_E4M3, DataType.F8_E5M2)
@@ -129,8 +132,8 @@ def dequantize(n: NodeView, x: Value, by: _Scaling) -> Value:
         found = dequantize_matrix(n, x, by.scale, by.point, by.axis, by.block)
         if found is not None:
             return found
-        if x.is_known and x.dtype.bits == 4:
-            x = replace(x, content=np.asarray(x.content))
+        if x.is_known:
+            x = _in_bytes(n, x)
     if x.dtype in _BYTES and not by.block:
         return _apply(n, "Dequantize", DataType.F32, x, by)
     if x.is_known and by.is_known and not by.block:
@@ -139,6 +142,15 @@ def dequantize(n: NodeView, x: Value, by: _Scaling) -> Value:
     if by.point is not None:
         numbers = n.emit("Subtract", numbers, _spread(n, by.point, numbers, by))
     return n.reshape(n.emit("Multiply", numbers, _spread(n, by.scale, numbers, by)), shape)
+
+
+def _in_bytes(n: NodeView, x: Value) -> Value:
+    """Known numbers of 8 or 4 bits as a constant of one byte each, which no op is to compute with ahead."""
+    if x.dtype.bits == 4:
+        content = x.content.in_bytes if isinstance(x.content, Nibbles) else in_bytes(x.content)
+        drop_pages(memory_of(x.content))
+        x = Value(content=content, is_static=x.is_static and isinstance(x.content, Nibbles))
+    return Value(tensor=n.builder.tensor(x), is_static=x.is_static) if x.dtype in _BYTES else x
 
 
 def _dequantized(n: NodeView, x: Value, by: _Scaling) -> Value:

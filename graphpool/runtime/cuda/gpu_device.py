@@ -13,7 +13,7 @@ from graphpool.memory.cuda import CudaResource, HostStaging, PinnedResource, ope
 from graphpool.memory.cuda.device import check, driver
 from graphpool.typing import LayoutType, parse_nbytes
 
-from .._tensor import check_array
+from .._tensor import check_array, pack
 from ..allowed_memory import MemoryLimit
 from .gpu_form import GPU_PARTS
 from .gpu_queue import GpuQueue
@@ -129,8 +129,11 @@ class GpuDevice(Locked):
     def fill(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         """Copy to the device; returns when the array may be changed."""
         lt = tensor.lt
-        if lt.dtype.bits < 8 or tensor.nbytes != lt.dtype.nbytes(lt.size):
+        if tensor.nbytes != lt.dtype.nbytes(lt.size):
             raise UnsupportedError(explain(f"tensor {lt.id}: fill on a GPU", accepted="strides without gaps"))
+        if lt.dtype.bits < 8:
+            self.write(tensor.data_ptr, pack(np.broadcast_to(array, lt.shape or ()), lt))
+            return
         content = np.empty(tensor.nbytes, np.uint8)
         strides = [stride * lt.dtype.numpy.itemsize for stride in lt.strides or ()]
         np.ndarray(lt.shape or (), lt.dtype.numpy, content, strides=strides)[...] = array

@@ -20,11 +20,12 @@ from graphpool.errors import OutOfMemoryError
 
 from .._form_run import Frame
 from .._step_call import Addresses
-from .._tensor import Tensor
+from .._tensor import Tensor, pack
 from ..form_constants import FormConstants
 from ..form_parts import FormParts
 from ..form_plan import TensorPlaces
 from ..model_step import ModelStep, is_plain
+from ..nibbles import memory_of
 from ..runner import Runner
 from .gpu_graph import GpuGraph
 
@@ -36,12 +37,10 @@ if TYPE_CHECKING:
     from graphpool.memory._arrays import ArrayAllocator
     from graphpool.typing import MemoryResource
 
-    from .._result_arrays import ResultArrays
     from .._stream import Stream
     from ..mapped_reads import MappedReads
     from ..model_form import ModelForm
     from ..packed_weight import PackedWeight
-    from ..shared_arenas import SharedArenas
     from .gpu_device import GpuDevice
     from .gpu_partition import GpuPartition, HostPartition
     from .gpu_queue import GpuQueue
@@ -58,18 +57,20 @@ def _launching(steps: Iterable[ModelStep]) -> list[tuple[ModelStep, GpuPartition
     return [(step, compiled) for step, compiled in found if compiled is not None and compiled.program is not None]
 
 
+def _launched(steps: Iterable[ModelStep]) -> set[int]:
+    """Ids of the tensors that kernels write."""
+    return {i for step, _ in _launching(steps) for i in step.outputs}
+
+
 def _on_device(steps: Iterable[ModelStep]) -> set[int]:
     """Ids of the tensors that kernels read or write."""
     return {i for step, _ in _launching(steps) for i in (*step.inputs, *step.outputs)}
 
 
-def with_copies(form: ModelForm, steps: list[ModelStep], tensors: Mapping[int, LogicalTensor]) -> list[ModelStep]:
+def with_copies(form: ModelForm, steps: list[ModelStep]) -> list[ModelStep]:
     """The steps between one that copies inputs to the device and one that copies outputs from there."""
-    here = _on_device(steps)
+    here, launched = _on_device(steps), _launched(steps)
     inputs = tuple(dict.fromkeys([i for i in form.inputs.values() if i in here]))
-    launched = {
-        i for step in steps if step.compiled is not None and step.compiled.program is not None for i in step.outputs
-    }
     outputs = tuple(dict.fromkeys([i for i in form.outputs.values() if i in launched]))
     first = ModelStep(None, None, "copy of the inputs to the device", (), inputs)
     return [first, *steps, ModelStep(None, None, "copy of the outputs to the host", outputs, ())]
@@ -111,14 +112,21 @@ class GpuConstants(FormConstants):
 
     def _key(self, tensor_id: int) -> Hashable:
         """The content's name among those of engines of one context, as on the CPU."""
-        content = np.asarray(self.values[tensor_id])
-        return self._engine.context, quick_fingerprint(content, dtype=self._described[tensor_id].dtype)
+        return self._engine.context, quick_fingerprint(
+            self._content(tensor_id), dtype=self._described[tensor_id].dtype
+        )  # fmt: skip
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the device for copies that the cache does not keep, and for literals. Unit: bytes."""
-        own = [copy.buffer.nbytes for copy in self._copies.values() if copy.pin is None]
-        return sum(own) + self._literals_nbytes
+    def _content(self, tensor_id: int) -> np.ndarray[Any, Any]:
+        """The elements as they lie on the device."""
+        value, lt = memory_of(self.values[tensor_id]), self._described[tensor_id]
+        array = np.asarray(value)
+        return pack(array, lt) if lt.dtype.bits < 8 and value is self.values[tensor_id] else array
+
+    def held(self) -> dict[Hashable, int]:
+        """Size in bytes of copies that the cache does not keep, and of literals."""
+        held: dict[Hashable, int] = {id(self): self._literals_nbytes}
+        held.update((id(copy.buffer), copy.buffer.nbytes) for copy in self._copies.values() if copy.pin is None)
+        return held
 
     def mapped_reads(self, programs: Sequence[Any]) -> MappedReads:
         """What runs read of mapped files: what the host computes with."""
@@ -141,7 +149,7 @@ class GpuConstants(FormConstants):
         """Copy what is not there yet."""
         for tensor_id, key in self._keys.items():
             if key not in self._copies:
-                self._copies[key] = self._copy(key, np.asarray(self.values[tensor_id]))
+                self._copies[key] = self._copy(key, self._content(tensor_id))
             lt, address = self._described[tensor_id], self._copies[key].buffer.address
             self.tensors[tensor_id] = Tensor.at(lt, self._engine, address)
 
@@ -193,26 +201,11 @@ class GpuPlaces(TensorPlaces):
 class GpuRunner(Runner):
     """Gives the work of a run to a stream, and computes the host's steps in between; see `Runner`."""
 
-    def __init__(
-        self,
-        form: ModelForm,
-        described: Mapping[int, LogicalTensor],
-        steps: Sequence[ModelStep],
-        targets: Sequence[int],
-        constants: FormConstants,
-        stream: Stream,
-        results: ResultArrays,
-        arenas: SharedArenas,
-    ) -> None:
-        self._form, self._steps, self._targets = form, steps, dict.fromkeys(targets)
-        self._constants, self._stream, self._results = constants, stream, results
-        self._budget = stream.engine.budget
-        self._device: GpuDevice = stream.engine.device  # type: ignore[assignment]
-        made = {i for step in steps for i in step.outputs}
-        self._launched = {i for step, _ in _launching(steps) for i in step.outputs}
-        sized = [i for i in self._targets if is_plain(described.get(i))]
-        host_budget = form.host_budget if any(step.function is not None for step in steps) else None
-        self.connect(form, self._targets, sized, (), {*form.inputs.values(), *made}, results, arenas, host_budget)
+    def _split(self, described: Mapping[int, LogicalTensor], sized: Sequence[int]) -> tuple[tuple[int, ...], set[int]]:
+        """None is bound: places on the device are those of frames."""
+        self._device: GpuDevice = self._stream.engine.device  # type: ignore[assignment]
+        self._launched = _launched(self._steps)
+        return (), {*self._form.inputs.values(), *(i for step in self._steps for i in step.outputs)}
 
     def link(self) -> None:
         """Nothing: frames have the addresses of constants."""
@@ -245,9 +238,10 @@ class GpuRunner(Runner):
 
     def _make_step(self, number: int, step: ModelStep, frame: Frame) -> Callable[[], object]:
         """What runs a step: of launches, a graph that is captured here."""
-        if not _launching([step]):
+        launching = _launching([step])
+        if not launching:
             return partial(self._run_on_host, step, frame.values, frame.address, frame.arrays)
-        [(_, compiled)] = _launching([step])
+        [(_, compiled)] = launching
         tensors = [self._address(frame.address, i) for i in (*step.inputs, *step.outputs)]
         bases = compiled.bases(frame.address + self._plan.offsets.get(~number, 0), tensors)
         if not len(compiled.program):
@@ -291,7 +285,7 @@ class GpuRunner(Runner):
             step.call_host(values, are_plain, self._form.host_budget, arrays)
         else:
             computing: HostPartition = step.compiled  # type: ignore[assignment]
-            found = computing.compute([values[i] for i in step.inputs])
+            found = computing.compute([np.asarray(values[i]) for i in step.inputs])  # constants may be packed
             for i, array in zip(step.outputs, found, strict=True):
                 if values.get(i) is None:
                     values[i] = array

@@ -209,6 +209,11 @@ CUresult test_cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *sta
     return CUDA_SUCCESS;
 }
 
+CUresult test_cuStreamGetCaptureInfo_v11030(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
+                                            CUgraph *graph, const CUgraphNode **needs, size_t *count) {
+    return test_cuStreamGetCaptureInfo(handle, status, id, graph, needs, NULL, count);
+}
+
 CUresult test_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
     CUstreamCaptureMode before = thread_mode;
     thread_mode = *mode;

@@ -14,11 +14,11 @@ typedef struct {
 
 /* Assigning to the types of cudaTypedefs.h is what checks the signatures. */
 #define ENTRY(name, version) static const PFN_##name##_v##version typed_##name##_##version = test_##name;
-#define LATER_ENTRY(name, version) \
+#define OTHER_ENTRY(name, version) \
     static const PFN_##name##_v##version typed_##name##_##version = test_##name##_v##version;
 #include "entries.inc"
 #undef ENTRY
-#undef LATER_ENTRY
+#undef OTHER_ENTRY
 
 /* Names of cudaTypedefs.h that nothing above stands for; the build lists them. */
 #define MISSING(name)                                                           \
@@ -44,12 +44,12 @@ static void add_entry(const char *name, int version, const void *function) {
 static void fill_entries(void) {
     if (nentries) return;
 #define ENTRY(name, version) add_entry(#name, version, &typed_##name##_##version);
-#define LATER_ENTRY(name, version) ENTRY(name, version)
+#define OTHER_ENTRY(name, version) add_entry(#name, version, &typed_##name##_##version);
 #define MISSING(name) CUresult (*pointer_##name)(void) = missing_##name; add_entry(#name, 0, &pointer_##name);
 #include "entries.inc"
 #include "missing.inc"
 #undef ENTRY
-#undef LATER_ENTRY
+#undef OTHER_ENTRY
 #undef MISSING
 }
 

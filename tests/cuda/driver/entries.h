@@ -4,7 +4,7 @@
 #include <cudaTypedefs.h>
 
 #define ENTRY(name, version) __typeof__(*(PFN_##name##_v##version)0) test_##name;
-#define LATER_ENTRY(name, version) __typeof__(*(PFN_##name##_v##version)0) test_##name##_v##version;
+#define OTHER_ENTRY(name, version) __typeof__(*(PFN_##name##_v##version)0) test_##name##_v##version;
 #include "entries.inc"
 #undef ENTRY
-#undef LATER_ENTRY
+#undef OTHER_ENTRY

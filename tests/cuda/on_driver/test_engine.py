@@ -12,6 +12,7 @@ from cuda.core.utils import StridedMemoryView
 import graphpool as gp
 from graphpool.runtime.partition_runs import merge_neighbours
 from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_inputs
 from tests.helpers.cuda_engine import run_partitions, upload
 from tests.helpers.partitions import run_reference
 
@@ -272,17 +273,19 @@ def test_limit_refuses_before_anything_runs(driver, twins):
 def test_ops_without_a_kernel_are_computed_by_the_host(gpu):
     g = GraphBuilder(graph=gp.Graph("gpu"))
     x = g.input((4, 6))
-    y = g.op("CumSum", g.op("ReLU", x), axis=1)
+    moments = [g.input((6,)) for _ in range(2)]
+    attrs = {"epsilon": 1e-3, "data_format": "NXC"}
+    y, *_ = g.op("BatchNormForwardTraining", g.op("ReLU", x), *moments, n=5, **attrs)
     z = g.op("Exp", y)
-    values = {x.id: np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)}
+    values = random_inputs(g, np.random.default_rng(0))
     partitions = g.finish()
     assert [partition.backend_name for partition in partitions] == ["cuda", "host", "cuda"]
     before = gpu.device.copies.uploads, gpu.device.copies.downloads
     found = run_partitions(partitions, values, gpu)
     np.testing.assert_allclose(found[z.id], run_reference(g.graph.ops, values)[z.id], rtol=1e-5)
-    # one each for the input and for reading the result; those of the host's partition
-    assert gpu.device.copies.uploads - before[0] == 2
-    assert gpu.device.copies.downloads - before[1] == 2
+    # one for each input and for reading each result; those of the host's partition
+    assert gpu.device.copies.uploads - before[0] == len(values) + 5
+    assert gpu.device.copies.downloads - before[1] == len(found) + 3
 
 
 @pytest.mark.parametrize("dtype", ["s32", "s64", "f64"])

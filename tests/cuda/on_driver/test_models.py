@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 
 import graphpool as gp
 from graphpool import demo
+from graphpool.backends.cuda import support
 from graphpool.cache import constant_tensor_cache
 from graphpool.runtime.cuda.gpu_graph import GpuGraph, _Captured
 from graphpool.runtime.executable import Executable
@@ -43,13 +44,17 @@ def perceptron(middle=()):
     return onnx_model(nodes, *ports, {"a": WEIGHTS[0], "b": WEIGHTS[1]})
 
 
-HOSTED = [("CumSum", ["h", "axis"], ["c"], {}), ("Exp", ["c"], ["g"], {})]
-"""Nodes of which the first has no kernel."""
+STATISTICS = {f"given{k}": row for k, row in enumerate(RNG.random((4, 5), np.float32))}
+
+
+def hosted(source, result):
+    """A node that no kernel computes, which reads the constants `STATISTICS`."""
+    return ("BatchNormalization", [source, *STATISTICS], [result, "mean", "variance"], {"training_mode": 1})
 
 
 def with_host_op():
-    made = perceptron(HOSTED)
-    made.graph.initializer.append(numpy_helper.from_array(np.int64(1), "axis"))
+    made = perceptron([hosted("h", "c"), ("Exp", ["c"], ["g"], {})])
+    made.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in STATISTICS.items())
     return made
 
 
@@ -140,9 +145,8 @@ def test_ops_without_a_kernel_are_computed_by_the_host_between_counted_copies(dr
 
 def test_outputs_that_the_host_reads_too(driver, gpu):
     f32 = onnx.TensorProto.FLOAT
-    nodes = [("Exp", ["x"], ["e"], {}), ("CumSum", ["e", "axis"], ["c"], {}), ("Neg", ["c"], ["y"], {})]
-    outputs = {name: (f32, [3, 5]) for name in "ecy"}
-    source = onnx_model(nodes, {"x": (f32, [3, 5])}, outputs, {"axis": np.int64(0)})
+    nodes = [("Exp", ["x"], ["e"], {}), hosted("e", "c"), ("Neg", ["c"], ["y"], {})]
+    source = onnx_model(nodes, {"x": (f32, [3, 5])}, {name: (f32, [3, 5]) for name in "ecy"}, STATISTICS)
     inputs = {"x": RNG.standard_normal((3, 5), np.float32)}
     with gp.onnx.load(source, engine=gpu) as model:
         for _ in range(2):
@@ -152,20 +156,18 @@ def test_outputs_that_the_host_reads_too(driver, gpu):
 
 
 def test_what_the_host_alone_reads_stays_there(gpu):
-    """Rows of a table are replaced by the host: neither the table nor the numbers are copied."""
-    i64, f32 = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
-    table = RNG.standard_normal((300, 6), np.float32)
-    nodes = [("ScatterND", ["table", "numbers", "rows"], ["e"], {}), ("ReduceSum", ["e", "axes"], ["s"], {}),
-             ("MatMul", ["s", "a"], ["y"], {})]  # fmt: skip
-    inputs = {"numbers": np.array([[5], [299], [0]]), "rows": RNG.standard_normal((3, 6), np.float32)}
-    ports = {"numbers": (i64, [3, 1]), "rows": (f32, [3, 6])}, {"y": (f32, [1, 5]), "numbers": (i64, [3, 1])}
-    source = onnx_model(nodes, *ports, {"table": table, "a": WEIGHTS[0], "axes": np.array([0])})
+    """What the host normalises is not copied, nor are the constants that it does so with."""
+    f32 = onnx.TensorProto.FLOAT
+    nodes = [hosted("x", "e"), ("MatMul", ["e", "b"], ["y"], {})]
+    ports = {"x": (f32, [3, 5])}, {"y": (f32, [3, 6]), "x": (f32, [3, 5])}
+    source = onnx_model(nodes, *ports, {**STATISTICS, "b": WEIGHTS[1]})
+    inputs = {"x": RNG.standard_normal((3, 5), np.float32)}
     with gp.onnx.load(source, engine=gpu) as model:
         before = gpu.device.copies.uploads
         check(model.run(inputs), on_cpu(source, inputs))
         assert gpu.device.copies.uploads == before + 1  # what the host gives
         assert gpu.budget.peak == model.predict_peak()
-        assert model.stats().cached_nbytes == WEIGHTS[0].nbytes
+        assert model.stats().cached_nbytes == WEIGHTS[1].nbytes
 
 
 def test_rows_are_looked_up_on_the_device(gpu):
@@ -196,6 +198,29 @@ def test_graphs_inside_nodes_run_there(gpu):
     inputs = {"count": np.array(5), "x": RNG.standard_normal((2, 4), np.float32)}
     with gp.onnx.load(source, engine=gpu) as model:
         check(model.run(inputs), on_cpu(source, inputs))
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+@pytest.mark.parametrize("name", ["INT4", "UINT4"])
+def test_weights_of_four_bits(gpu, monkeypatch, name, on_host):
+    """They stay packed where they are dequantised: on the device, or on the host if no kernel read them."""
+    if on_host:
+        monkeypatch.setattr(support, "FROM_NIBBLES", frozenset())
+    f32, four_bits = onnx.TensorProto.FLOAT, getattr(onnx.TensorProto, name)
+    low = -8 if name == "INT4" else 0
+    codes = RNG.integers(low, low + 16, (6, 4))
+    nodes = [("DequantizeLinear", ["q", "scale"], ["w"], {}), ("MatMul", ["x", "w"], ["y"], {})]
+    source = onnx_model(nodes, {"x": (f32, [3, 6])}, {"y": (f32, [3, 4])}, {"scale": np.array(0.25, np.float32)})
+    raw = ((codes[:, ::2] & 15) | (codes[:, 1::2] & 15) << 4).astype(np.uint8).tobytes()
+    source.graph.initializer.append(helper.make_tensor("q", four_bits, codes.shape, raw, raw=True))
+    source.opset_import[0].version = 21
+    inputs = rows(3)
+    with gp.onnx.load(source, engine=gpu) as model:
+        for _ in range(2):
+            check(model.run(inputs), {"y": inputs["x"] @ (codes.astype(np.float32) * 0.25)})
+        hosted = [name for names in model.specialise().implementations for name in names if name.startswith("host")]
+        packed_nbytes = codes.size // 2 + 4  # the scale too
+        assert (len(hosted), model.stats().cached_nbytes) == ((1, 0) if on_host else (0, packed_nbytes))
 
 
 def test_outputs_that_nothing_computes(gpu):
@@ -353,6 +378,8 @@ def test_constants_beyond_the_capacity_are_the_forms_own(gpu):
             predicted = model.predict_peak(inputs)
             check(model.run(inputs), on_cpu(source, inputs))
             assert (gpu.constants.held, gpu.budget.peak) == (WEIGHTS[0].nbytes, predicted)
+            stats = model.stats()
+            assert (stats.cached_nbytes, stats.constants_nbytes) == (WEIGHTS[0].nbytes, WEIGHTS[1].nbytes)
     finally:
         cache.set_capacity(capacity)
 

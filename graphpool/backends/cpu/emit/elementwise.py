@@ -51,8 +51,7 @@ def _lower_region(lowering: Lowering, ops: Sequence[Op]) -> None:
             apply(region, op)
             if last.get(op.outputs[0].id, -1) > number:
                 places[op.outputs[0].id] = region.store(op.outputs[0].id)
-        args = [next(iter(places.values())), *region.operands]
-        lowering.emit(region.builder.build(), args, region_name(part), is_elementwise=len(places) == 1)
+        region.emit(region_name(part), is_elementwise=len(places) == 1)
         for tensor_id, place in places.items():
             lowering.finish(tensor_id, place)
 
@@ -94,5 +93,5 @@ def _emit_table(lowering: Lowering, ops: Sequence[Op], source_id: int, source: V
         apply(region, op)
     table = lowering.temporary(shape, ops[-1].outputs[0].dtype)
     region.write(table, region.get(ops[-1].outputs[0].id))
-    lowering.emit(region.builder.build(), [table, *region.operands], "eltwise(table)")
+    region.emit("eltwise(table)")
     return table

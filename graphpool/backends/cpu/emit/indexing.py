@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...._kernels.move.index import gather, scatter
-from ...._kernels.move.move import gen_index
 from ....typing import DataType
 from ..lower.region import Region
 from ..support import MOST_STEPS, register_of_type, rule
@@ -74,7 +72,7 @@ def lower_gather(lowering: Lowering, op: Op) -> None:
     source = source if op.kind == "GatherElements" else lowering.dense(source, source.dtype)
     indices = indices if _is_indexable(indices, op) else lowering.dense(indices, indices.dtype)
     place = lowering.target(op.outputs[0].id)
-    lowering.emit(gather(**geometry(op, source, indices), index_dtype=indices.dtype.value), [source, indices, place])
+    lowering.gather(geometry(op, source, indices), source, indices, place)
     lowering.finish(op.outputs[0].id, place)
 
 
@@ -86,13 +84,11 @@ def lower_scatter(lowering: Lowering, op: Op) -> None:
     is_wide = op.attrs["reduction"] in ("add", "mul") and source.dtype in (DataType.BF16, DataType.F16)
     dtype = DataType.F32 if is_wide else source.dtype
     updates = lowering.dense(updates, dtype)
-    place = lowering.target(op.outputs[0].id, dtype=dtype)
-    lowering.move(source, place)
-    call = scatter(
-        **geometry(op, place, indices), index_dtype=indices.dtype.value, dtype=place.dtype.value,
-        reduction=op.attrs["reduction"],
-    )  # fmt: skip
-    lowering.emit(call, [updates, indices, place])
+    place = lowering.target(op.outputs[0].id, dtype=dtype, any_strides=op.kind == "ScatterElements")
+    is_there = source.is_at(place)
+    if not is_there:
+        lowering.move(source, place)
+    lowering.scatter(geometry(op, place, indices), updates, indices, place, op.attrs["reduction"], rewrites=is_there)
     lowering.finish(op.outputs[0].id, place)
 
 
@@ -105,22 +101,22 @@ def lower_reverse_sequence(lowering: Lowering, op: Op) -> None:
     outer = max(batch, time) + 1
     shape = tuple([dim if axis in (batch, time) else 1 for axis, dim in enumerate(source.shape[:outer])])
     steps = lowering.temporary(shape, DataType.S64)
-    numbers = lowering.temporary((shape[time],), DataType.S32)
-    lowering.emit(gen_index((shape[time],), 0), [numbers])
+    numbers = lowering.positions(shape[time])
     region = Region(lowering, shape, register="s64")
     step, length = region.load_along(numbers, time), region.load_along(lengths, batch)
     from_end = region.binary("sub", region.binary("sub", length, region.builder.const(1)), step)
     region.write(steps, region.builder.ternary("select", region.binary("lt", step, length), from_end, step))
-    lowering.emit(region.builder.build(), [steps, *region.operands], "eltwise(reversed steps)")
+    region.emit("eltwise(reversed steps)")
     source = lowering.dense(source, source.dtype)
     itemsize = source.dtype.bits // 8
     bases = [stride * itemsize for stride in source.strides[:outer]]
-    call = gather(
-        source.shape[:outer], [stride if axis in (batch, time) else 0 for axis, stride in enumerate(steps.strides)],
-        [0 if axis == time else base for axis, base in enumerate(bases)], [(source.shape[time], bases[time])],
-        prod(source.shape[outer:]) * itemsize,
-    )  # fmt: skip
-    lowering.emit(call, [source, steps, place])
+    rows = {
+        "shape": source.shape[:outer],
+        "index_strides": [stride if axis in (batch, time) else 0 for axis, stride in enumerate(steps.strides)],
+        "base_strides": [0 if axis == time else base for axis, base in enumerate(bases)],
+        "tuple_axes": [(source.shape[time], bases[time])], "row_nbytes": prod(source.shape[outer:]) * itemsize,
+    }  # fmt: skip
+    lowering.gather(rows, source, steps, place)
     lowering.finish(op.outputs[0].id, place)
 
 
@@ -135,7 +131,7 @@ def lower_one_hot(lowering: Lowering, op: Op) -> None:
     region = Region(lowering, place.shape, register=register_of_type(place.dtype))
     off, on = (region.load(values.cut(0, k, 1)) for k in (0, 1))
     region.write(place, region.builder.ternary("select", region.load(is_hot), on, off))
-    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(OneHot)")
+    region.emit("eltwise(OneHot)")
     lowering.finish(op.outputs[0].id, place)
 
 
@@ -146,15 +142,13 @@ def _compare_positions(lowering: Lowering, indices: Value, is_hot: Value, axis: 
     index = region.load(indices)
     if register in ("f32", "f64"):
         index = region.unary("trunc", index)
-    positions = lowering.temporary((depth,), DataType.S32)
-    lowering.emit(gen_index((depth,), 0), [positions])
-    position = region.load_along(positions, axis)
+    position = region.load_along(lowering.positions(depth), axis)
     result = region.binary("eq", index, position)
     if register != "u64":
         from_end = region.binary("sub", position, region.load_along(lowering.literal(np.array([depth])), axis))
         result = region.binary("or", result, region.binary("eq", index, from_end))
     region.write(is_hot, result)
-    lowering.emit(region.builder.build(), [is_hot, *region.operands], "eltwise(position)")
+    region.emit("eltwise(position)")
 
 
 @rule("RotaryEmbedding")
@@ -175,7 +169,7 @@ def lower_rotary(lowering: Lowering, op: Op) -> None:
     for target, name, parts in ((first, "sub", ((left, cosine), (right, sine))),
                                 (last, "add", ((left, sine), (right, cosine)))):  # fmt: skip
         region.write(target, region.binary(name, *(region.binary("mul", *part) for part in parts)))
-    lowering.emit(region.builder.build(), [first, *region.operands], "eltwise(RotaryEmbedding)")
+    region.emit("eltwise(RotaryEmbedding)")
     if size > 2 * half:
         lowering.move(x.cut(3, 2 * half, size - 2 * half), y.cut(3, 2 * half, size - 2 * half))
     lowering.finish(op.outputs[0].id, place)
@@ -185,7 +179,7 @@ def _pick_positions(lowering: Lowering, cache: Value, ids: Value) -> Value:
     """The rows of a cache for each element of ids."""
     cache = lowering.dense(cache, cache.dtype)
     place = lowering.temporary((*ids.shape, cache.shape[1]), cache.dtype)
-    lowering.emit(gather(**_along_rows(cache, ids, 0), index_dtype=ids.dtype.value), [cache, ids, place])
+    lowering.gather(_along_rows(cache, ids, 0), cache, ids, place)
     return place
 
 

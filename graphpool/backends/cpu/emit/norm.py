@@ -110,7 +110,7 @@ def lower_batch_norm_training(lowering: Lowering, op: Op) -> None:
         added = region.binary("mul", region.load(batch), region.builder.const(1.0 - momentum))
         region.put(tensor.id, region.binary("add", kept, added))
         place = region.store(tensor.id)
-        lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(running moment)")
+        region.emit("eltwise(running moment)")
         lowering.finish(tensor.id, place)
     for tensor, batch in zip(op.outputs[3:5], moments, strict=True):
         lowering.finish(tensor.id, batch)
@@ -126,5 +126,5 @@ def _normalise(lowering: Lowering, op: Op, source: Value, form: list[Value], aff
         result = region.binary(name, result, region.load_along(vector, axis))
     region.put(op.outputs[0].id, result)
     place = region.store(op.outputs[0].id)
-    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(BatchNorm)")
+    region.emit("eltwise(BatchNorm)")
     lowering.finish(op.outputs[0].id, place)

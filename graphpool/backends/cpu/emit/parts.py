@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...._kernels.move.move import copy, gen_index
 from ...._sizes import largest
 from ....graph.shapes import slice_part
 from ....typing import MAX_NDIM, DataType
@@ -77,7 +76,7 @@ def lower_tile(lowering: Lowering, op: Op) -> None:
         axes += [(count, 0, dst * dim)] if count != 1 else []
         axes.append((dim, src, dst))
     dims, src_strides, dst_strides = zip(*axes, strict=True) if axes else ((), (), ())
-    lowering.emit(copy(dims, src_strides, dst_strides, source.dtype.bits // 8), [source, place])
+    lowering.move(source._replace(shape=dims, strides=src_strides), place._replace(shape=dims, strides=dst_strides))
     lowering.finish(result, place)
 
 
@@ -87,8 +86,8 @@ def _repeat_axis(lowering: Lowering, source: Value, axis: int, count: int) -> Va
     before, behind = prod(shape[:axis]), prod(shape[axis:])
     shape[axis] *= count
     place = lowering.temporary(shape, source.dtype)
-    dims, steps = (before, count, behind), (count * behind, behind, 1)
-    lowering.emit(copy(dims, (behind, 0, 1), steps, source.dtype.bits // 8), [source, place])
+    dims = before, count, behind
+    lowering.move(source._replace(shape=dims, strides=(behind, 0, 1)), place.reshaped(dims))
     return place
 
 
@@ -155,8 +154,7 @@ def lower_trilu(lowering: Lowering, op: Op) -> None:
     height, width = source.shape[-2:]
     dtype = DataType.S64 if source.dtype is DataType.U64 else source.dtype  # positions have signs, and bits are bits
     region = Region(lowering, source.shape, register=register_of_type(dtype, max(height, width)))
-    positions = lowering.temporary((largest(height, width),), DataType.S32)
-    lowering.emit(gen_index(positions.shape, 0), [positions])
+    positions = lowering.positions(largest(height, width))
     rows, columns = (
         region.load_along(positions.cut(0, 0, dim), axis) for axis, dim in ((ndim - 2, height), (ndim - 1, width))
     )
@@ -165,5 +163,5 @@ def lower_trilu(lowering: Lowering, op: Op) -> None:
     is_kept = region.binary("ge" if op.attrs["upper"] else "le", columns, diagonal)
     result = region.builder.ternary("select", is_kept, region.load(source), region.builder.const(0.0))
     region.write(place, result)
-    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(Trilu)")
+    region.emit("eltwise(Trilu)")
     lowering.finish(op.outputs[0].id, place)

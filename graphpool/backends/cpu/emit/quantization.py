@@ -44,7 +44,7 @@ def lower_grouped_dequantize(lowering: Lowering, op: Op) -> None:
     result = region.binary("mul", loaded, region.load(_spread(scales, x.shape)))
     place = lowering.target(op.outputs[0].id)
     region.write(place.reshaped(x.shape), result)
-    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(DynamicDequantize in groups)")
+    region.emit("eltwise(DynamicDequantize in groups)")
     lowering.finish(op.outputs[0].id, place)
 
 

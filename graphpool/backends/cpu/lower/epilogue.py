@@ -138,7 +138,7 @@ def emit_sum_of_parts(
     region.put(result, first)
     _apply(region, group, result, None if bias is None else region.load(bias), group.ops)
     region.store(group.result, place)
-    lowering.emit(region.builder.build(), [place, *region.operands], name or "eltwise(sum of parts)")
+    region.emit(name or "eltwise(sum of parts)")
 
 
 def _apply(region: Region, group: AnchorGroup, first: int, bias: Any, ops: Sequence[Op]) -> None:

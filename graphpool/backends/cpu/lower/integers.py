@@ -42,8 +42,8 @@ def integers_of(lowering: Lowering, op: Op) -> Value:
     zero = region.load_along(lowering.value(given[0]), axis) if given else region.literal(zero_points, axis)
     difference = region.binary("sub", region.load(source), zero)
     place = lowering.temporary(source.shape, order=source.order)
-    region.builder.store(0, "f32", None, difference)
-    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(x - zp)", is_elementwise=True)
+    region.write(place, difference)
+    region.emit("eltwise(x - zp)", is_elementwise=True)
     return place
 
 

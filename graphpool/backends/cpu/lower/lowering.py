@@ -177,6 +177,10 @@ class Lowering(Emitter):
         """Say where a tensor that stays inside should lie, if the kernel that computes it can write there."""
         self._homes[tensor_id] = home
 
+    def settle_under(self, tensor_id: int, output_id: int) -> None:
+        """Let a tensor that stays inside lie where an output does, which is it but for some elements."""
+        self.settle(tensor_id, self._targets[output_id])
+
     def home(self, tensor_id: int) -> Value | None:
         """Where `settle` wants the tensor."""
         return self._homes.get(tensor_id)

@@ -46,7 +46,7 @@ class Region:
         self.order = tuple(range(len(shape))) if order is None else tuple(order)
         self.builder = EltwiseBuilder([shape[axis] for axis in self.order], register=register)
         self.operands: list[Value] = []
-        self._has_place = False
+        self._place: Value | None = None
         self._known: dict[int, Any] = {}
         self._narrowed: dict[int, Any] = {}
         if accumulator is not None:
@@ -127,18 +127,25 @@ class Region:
 
     def write(self, place: Value, register: Any) -> None:
         """Write a register; the first place written is argument 0 of the program."""
-        if self._has_place:
-            self.operands.append(place)
         strides = [place.strides[axis] for axis in self.order]
-        self.builder.store(len(self.operands) if self._has_place else 0, place.dtype.value, strides, register)
-        self._has_place = True
+        if self._place is None:
+            self._place = place
+            self.builder.store(0, place.dtype.value, strides, register)
+            return
+        self.operands.append(place)
+        self.builder.store(len(self.operands), place.dtype.value, strides, register)
+
+    def emit(self, name: str | None = None, *, is_elementwise: bool = False) -> None:
+        """Emit the program."""
+        assert self._place is not None  # it writes something
+        self.lowering.run_program(self.builder, [self._place, *self.operands], name, is_elementwise=is_elementwise)
 
 
 def fill(lowering: Lowering, place: Value, number: float) -> None:
     """Write one number everywhere."""
     region = Region(lowering, place.shape, register=register_of_type(place.dtype))
     region.write(place, region.builder.const(number))
-    lowering.emit(region.builder.build(), [place], "eltwise(fill)")
+    region.emit("eltwise(fill)")
 
 
 def region_name(ops: Sequence[Op]) -> str:

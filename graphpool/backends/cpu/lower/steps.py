@@ -12,7 +12,8 @@ import numpy as np
 from graphpool._dataclasses import dataclass
 
 from ...._kernels.eltwise.eltwise import EltwiseBuilder
-from ...._kernels.move.move import copy
+from ...._kernels.move.index import gather, scatter
+from ...._kernels.move.move import copy, gen_index
 from ....errors import UnsupportedError, explain
 from ....runtime._program import ARENA, LITERALS
 from ....typing import DataType, dense_strides
@@ -20,7 +21,7 @@ from ..support import register_between
 from .values import Buffer, Value, strides_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ...._kernels.core.call import KernelCall
     from ..layout.packed import WeightLayout
@@ -43,6 +44,8 @@ class Step(NamedTuple):
         The base pointer that decides whether a run takes the step, and whether it wants it there; None for always.
     scratch : Buffer or None
         What the kernel uses while it runs, for all threads; given when the number of threads is known.
+    rewrites : bool
+        Whether it writes into its last argument, which holds what another group has written.
     """
 
     call: KernelCall
@@ -52,6 +55,7 @@ class Step(NamedTuple):
     op_id: int
     guard: tuple[int, bool] | None = None
     scratch: Buffer | None = None
+    rewrites: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +104,19 @@ class Emitter:
         return Value(DataType.parse(array.dtype), array.shape, dense_strides(array.shape), buffer)
 
     def emit(
-        self, call: KernelCall, args: Sequence[Value], name: str | None = None, *, is_elementwise: bool = False
+        self,
+        call: KernelCall,
+        args: Sequence[Value],
+        name: str | None = None,
+        *,
+        is_elementwise: bool = False,
+        rewrites: bool = False,
     ) -> None:
         """Append a kernel call on these values, in the kernel's order; calls without work are left out."""
         if call.ntasks > 0:
             label = f"{call.kernel.name}:{call.kernel.isa}" + ("" if name is None else f" {name}")
-            self.steps.append(Step(call, tuple(args), label, is_elementwise, self.op_id, self.guard))
+            made = Step(call, tuple(args), label, is_elementwise, self.op_id, self.guard, rewrites=rewrites)
+            self.steps.append(made)
 
     def move(self, source: Value, place: Value) -> None:
         """Copy or convert one value into another of the same shape."""
@@ -118,7 +129,42 @@ class Emitter:
         builder = EltwiseBuilder(source.shape, register=register_between(source.dtype, place.dtype))
         loaded = builder.load(1, source.dtype.value, source.strides)
         builder.store(0, place.dtype.value, place.strides, loaded)
-        self.emit(builder.build(), [place, source], is_elementwise=True)
+        self.run_program(builder, [place, source], is_elementwise=True)
+
+    def run_program(
+        self, builder: EltwiseBuilder, args: Sequence[Value], name: str | None = None, *, is_elementwise: bool = False
+    ) -> None:
+        """Append an elementwise program."""
+        self.emit(builder.build(), args, name, is_elementwise=is_elementwise)
+
+    def positions(self, count: int) -> Value:
+        """The numbers 0, 1, ..., s32."""
+        place = self.temporary((count,), DataType.S32)
+        self.emit(gen_index(place.shape, 0), [place])
+        return place
+
+    def gather(self, geometry: Mapping[str, Any], source: Value, indices: Value, place: Value) -> None:
+        """Pick rows, whose geometry is that of `graphpool._kernels.move.index.gather`."""
+        self.emit(gather(**geometry, index_dtype=indices.dtype.value), [source, indices, place])
+
+    def scatter(
+        self,
+        geometry: Mapping[str, Any],
+        updates: Value,
+        indices: Value,
+        place: Value,
+        reduction: str,
+        *,
+        rewrites: bool = False,
+    ) -> None:
+        """Put rows, in order, whose geometry is that of `graphpool._kernels.move.index.scatter`.
+
+        `rewrites`: as of `Step`.
+        """
+        call = scatter(
+            **geometry, index_dtype=indices.dtype.value, dtype=place.dtype.value, reduction=reduction
+        )  # fmt: skip
+        self.emit(call, [updates, indices, place], rewrites=rewrites)
 
     def dense(self, value: Value, dtype: DataType = DataType.F32, order: Sequence[int] | None = None) -> Value:
         """The value as elements of a type without gaps, row-major or in another order: itself, or a converted copy."""

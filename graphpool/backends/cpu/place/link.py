@@ -27,20 +27,22 @@ if TYPE_CHECKING:
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
 
-__all__ = ["LinkedProgram", "arena_nbytes", "link", "link_constants", "link_stage"]
+__all__ = ["LinkedProgram", "link", "link_constants", "link_stage"]
 
 
 @dataclass(frozen=True)
 class LinkedProgram:
     """A program for the sizes that there are now, and where its steps and temporaries come from.
 
-    `order` has the position of each step in the lowering; `steps` are in that order.
+    `order` has the position of each step in the lowering; `steps` are in that order. `sequential` has the temporaries
+    of the steps as they would be if each followed the one before.
     """
 
     program: Program
     order: tuple[int, ...]
     steps: Sequence[Step]
     temporaries: Temporaries
+    sequential: Temporaries
     places: Sequence[int]
 
     def buffers(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
@@ -84,6 +86,7 @@ def link(
     nthreads = count_threads([step.call for step in lowering.steps], threads, len(lists))
     lowered = _with_scratch(lowering.steps, nthreads)
     temporaries = find_temporaries(lowered, schedule, planner)
+    sequential = temporaries if schedule is None else _sequential(lowering, threads, planner)
     places, arena_nbytes = temporaries.plan()
     offsets = temporaries.offsets(places)
     steps = [lowered[k] for k in order]
@@ -91,13 +94,12 @@ def link(
     nexternals = nports + len(lowering.packed)
     placed, scratch = _place(steps, offsets), _place_scratch(steps, offsets)
     program = Program(placed, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists)
-    return LinkedProgram(program, order, steps, temporaries, places)
+    return LinkedProgram(program, order, steps, temporaries, sequential, places)
 
 
-def arena_nbytes(lowering: Lowering, threads: int, planner: Planner | None = None) -> int:
-    """The arena of the steps of a lowering, were each to follow the one before. Unit: bytes."""
+def _sequential(lowering: Lowering, threads: int, planner: Planner | None) -> Temporaries:
     nthreads = count_threads([step.call for step in lowering.steps], threads, 0)
-    return find_temporaries(_with_scratch(lowering.steps, nthreads), None, planner).plan()[1]
+    return find_temporaries(_with_scratch(lowering.steps, nthreads), None, planner)
 
 
 def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int]], threads: int) -> Program:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from graphpool._dataclasses import dataclass
 
 from ...._sizes import hint_of, key_of
+from ....fork import cached_property
 from ....memory import BufferInfo
-from ....memory.planner import plan_conflicts
+from ....memory.planner import Lifetimes, plan_conflicts
 from ....memory.user_planner import plan_with
 from ....runtime._program import ARENA, FIRST_EXTERNAL
 from ....schedule.ordering import conflicts, happens_before
@@ -33,7 +34,7 @@ __all__ = ["ALIGNMENT", "Temporaries", "find_inplace_ports", "find_temporaries",
 ALIGNMENT = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Temporaries:
     """The temporaries of steps; those that share their bytes in place count as one, which is scratch of a step too.
 
@@ -67,8 +68,29 @@ class Temporaries:
         if not found:
             return (), 0
         if self.schedule is None:
-            return _plan(found, self.users, self.planner)
+            return self._plan_in_order(found)
         return _plan_apart(found, self.users, self.schedule)
+
+    def _plan_in_order(self, sizes: Sequence[int]) -> tuple[Sequence[int], int]:
+        """Offsets when steps run one after another."""
+        if self.planner is not None:
+            rows = enumerate(zip(self._lives, sizes, strict=True))
+            placed = plan_with(self.planner, [BufferInfo(k, *life, size) for k, (life, size) in rows], ALIGNMENT)
+            return [placed.offsets[k] for k in range(len(sizes))], placed.nbytes
+        if max(first for first, _ in self._lives) < min(end for _, end in self._lives):
+            # all live at one time, as when constants are packed: nothing can share
+            starts = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes], initial=0))[:-1]
+            return starts, starts[-1] + sizes[-1]
+        return self._lifetimes.plan(sizes)
+
+    @cached_property
+    def _lives(self) -> list[tuple[int, int]]:
+        """First step of each, and the step behind its last."""
+        return [(min(steps), max(steps) + 1) for steps in self.users]
+
+    @cached_property
+    def _lifetimes(self) -> Lifetimes:
+        return Lifetimes(self._lives, ALIGNMENT)
 
     def offsets(self, places: Sequence[int]) -> dict[Buffer, int]:
         """The offset of each buffer, where each temporary has this place. Unit: bytes."""
@@ -87,20 +109,6 @@ def find_temporaries(
     number_of = {home: number for number, home in enumerate(used)}
     numbers = {buffer: number_of[home] for buffer, home in homes.items()}
     return Temporaries(numbers, [home.nbytes for home in used], list(used.values()), schedule, planner)
-
-
-def _plan(
-    sizes: Sequence[int], numbers_of: Sequence[Sequence[int]], planner: Planner | None
-) -> tuple[Sequence[int], int]:
-    """Offsets when steps run one after another."""
-    pairs = enumerate(zip(numbers_of, sizes, strict=True))
-    buffers = [BufferInfo.used_at(k, numbers, size) for k, (numbers, size) in pairs]
-    if planner is None and max(buffer.lower for buffer in buffers) < min(buffer.upper for buffer in buffers):
-        # all live at one time, as when constants are packed: nothing can share
-        starts = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes], initial=0))[:-1]
-        return starts, starts[-1] + sizes[-1]
-    placed = plan_with(planner, buffers, ALIGNMENT)
-    return [placed.offsets[k] for k in range(len(sizes))], placed.nbytes
 
 
 def _plan_apart(

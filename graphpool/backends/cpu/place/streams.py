@@ -191,8 +191,8 @@ def step_edges(steps: Sequence[Step], ninputs: int, noutputs: int) -> list[tuple
 
     A buffer is written by the steps of one group of ops: by the first that touches it, and perhaps by others, which
     are taken to come one after another; those of which no run takes both do not wait for one another. Whoever else
-    touches it reads, and comes after each of them. Parts of a buffer are written apart from each other; who touches the
-    whole reads it.
+    touches it reads, unless it says that it rewrites, and comes after each of them. Parts of a buffer are written apart
+    from each other; who touches the whole reads it.
     """
     first_output = FIRST_EXTERNAL + ninputs
     writers: dict[Buffer, list[int]] = {}
@@ -203,7 +203,8 @@ def step_edges(steps: Sequence[Step], ninputs: int, noutputs: int) -> list[tuple
                 continue
             before = [k for k in writers.get(buffer, ()) if not _are_alternatives(steps[k], step)]
             edges.update(dict.fromkeys((writer, number) for writer in before))
-            if not before or steps[before[0]].op_id == step.op_id:
+            is_rewritten = step.rewrites and buffer == step.args[-1].buffer
+            if not before or is_rewritten or steps[before[0]].op_id == step.op_id:
                 part: Buffer | None = buffer
                 while part is not None:
                     writers.setdefault(part, []).append(number)

@@ -94,7 +94,7 @@ def _pack(site: ConvSite, weights: Value, layout: ConvWeights) -> Value:
         zero_points = region.literal(_zero_points(site), axes.outer)
         place = Value(DataType.F32, weights.shape, strides_in(weights.shape, order), panels.buffer)
         region.write(place, region.binary("sub", region.load(weights), zero_points))
-        lowering.emit(region.builder.build(), [panels, *region.operands], "eltwise(w - zp)")
+        region.emit("eltwise(w - zp)")
 
     return lowering.packed_constant([weights], layout.nbytes, fill)
 

@@ -149,7 +149,7 @@ def _emit(site: ConvSite, weights: PackedWeights[Phases], place: Value | None) -
         apply(region, later)
     region.store(group.result, place)
     name = region_name(ops) if ops else None
-    lowering.emit(region.builder.build(), [place, *region.operands], name, is_elementwise=True)
+    region.emit(name, is_elementwise=True)
     return place
 
 

@@ -182,7 +182,7 @@ def _fold_arithmetic(
         x = region.builder.const(otherwise) if value is None else region.load(value.broadcast(place.shape))
         y = region.builder.const(0.0) if other is None else region.load_along(other, axis)
         region.write(place, region.binary(name, *((x, y) if port else (y, x))))
-        lowering.emit(region.builder.build(), [place, *region.operands], f"eltwise({op.kind} folded)")
+        region.emit(f"eltwise({op.kind} folded)")
         return place
 
     if own is None and op.kind in _SCALES:
