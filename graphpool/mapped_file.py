@@ -77,11 +77,12 @@ class MappedFile(ReadMapping):
     has_small_pages: ClassVar[bool] = True
     path: Path
     _known: os.stat_result
+    _opened_ns: int
     _content: FileContent | None
 
     def __new__(cls, path: str | Path, flags: int = 0) -> Self:
         """Map the file, and remember what it was."""
-        descriptor = open_regular(path, flags)
+        descriptor, opened_ns = open_regular(path, flags), time.time_ns()
         try:
             known = os.fstat(descriptor)
             self = super().__new__(cls, descriptor, known.st_size, access=mmap.ACCESS_READ)
@@ -90,7 +91,7 @@ class MappedFile(ReadMapping):
         if cls.has_small_pages and hasattr(mmap, "MADV_NOHUGEPAGE"):
             with suppress(OSError):  # a system that never has larger ones
                 self.madvise(mmap.MADV_NOHUGEPAGE)
-        self.path, self._known, self._content = Path(path).absolute(), known, None
+        self.path, self._known, self._opened_ns, self._content = Path(path).absolute(), known, opened_ns, None
         return self
 
     @property
@@ -115,6 +116,24 @@ class MappedFile(ReadMapping):
                     hint='load it again, and replace files by renaming new ones; mapping="copy" reads instead',
                 )
             )
+
+    @property
+    def identity(self) -> tuple[str | int, ...]:
+        """What the system of this machine told of the file when it was mapped.
+
+        A file of which `is_settled` was true then, and which has this identity, has the content that it had.
+        """
+        return _identity(self._known)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the file is as it was when it was mapped, and had not been written just before.
+
+        One that was written a moment ago may be written again without another time of change.
+        """
+        now = _stat(self.path)
+        is_old = self._opened_ns - self._known.st_ctime_ns > _SETTLED_NS
+        return is_old and now is not None and _identity(now) == self.identity
 
     def content(self) -> FileContent | None:
         """What the file is called and holds, for other processes; None if another one has its name, or none.

@@ -10,7 +10,8 @@
     policies.py      who leaves a full constant cache, by recency or cost, and how that is asked
     traces.py        a simulator of policies; several at several capacities, plotted
     identity.py      names of contents; _quick.pyx: a digest at the speed of memory, for those inside a process
-    packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file
+    packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file;
+                     _digest_file.py: what the parts of a mapped file are named by
     sealed_store.py  SealedStore: packed weights in anonymous memory that processes share
     _bounded.py      what both share: a bound in bytes, counters, callbacks; _check.py
 

@@ -15,7 +15,7 @@ from ..notebook import html_table
 from ._check import check_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class BoundedCache(Generic[K, V]):
         for key, value in left:
             if is_logged:
                 nbytes = getattr(value, "nbytes", None)
-                memory_log.info("%s gives up %s%s", self.name, brief(key), f", {nbytes} bytes" if nbytes else "")
+                memory_log.info("%s gives up %s%s", self.name, _describe(key), f", {nbytes} bytes" if nbytes else "")
             for callback in callbacks:
                 try:
                     callback(key, value)
@@ -156,3 +156,19 @@ def show_stats(title: str, stats: CacheStats) -> str:
         "declined": stats.declined,
     }
     return html_table(title, rows)
+
+
+def _describe(key: object) -> str:
+    """The words of a key, and shapes behind them, without contents and parameters; the key itself if it has none."""
+    return " ".join(_words(key)) if isinstance(key, tuple) and any(_words(key)) else brief(key)
+
+
+def _words(key: tuple[object, ...]) -> Iterator[str]:
+    for before, item in zip((None, *key), key, strict=False):
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, tuple) and item:
+            if isinstance(before, str) and all(type(number) is int for number in item):
+                yield "x".join(map(str, item))
+            else:
+                yield from _words(item)

@@ -79,10 +79,15 @@ def _header(key: PackedKey, data: memoryview) -> bytes:
 
 def write_file(descriptor: int, key: PackedKey, data: memoryview) -> None:
     """Write a whole file, and wait until it is on the disk."""
-    for part in (memoryview(_header(key, data)), data):
-        start = 0
-        while start < part.nbytes:
-            start += os.write(descriptor, part[start : start + CHUNK_NBYTES])
+    write_all(descriptor, _header(key, data), data)
+
+
+def write_all(descriptor: int, *parts: bytes | memoryview) -> None:
+    """Write parts one behind the other, and wait until they are on the disk."""
+    for part in parts:
+        view, start = memoryview(part), 0
+        while start < view.nbytes:
+            start += os.write(descriptor, view[start : start + CHUNK_NBYTES])
     os.fsync(descriptor)
 
 

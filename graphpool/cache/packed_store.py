@@ -20,11 +20,12 @@ from ..mapped_file import check_mapping, open_regular
 from ..notebook import html_table
 from ._bounded import CacheStats, show_stats
 from ._check import check_limit
-from ._packed_file import HEADER_NBYTES, DamagedFileError, copy_file, file_name, map_file, write_file
+from ._digest_file import digests_name, encode_digests, read_digests
+from ._packed_file import HEADER_NBYTES, DamagedFileError, copy_file, file_name, map_file, write_all, write_file
 from .identity import Fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ..mapped_file import MappedFile
     from ..typing import MemoryResource
@@ -75,7 +76,8 @@ class PackedStore:
     A file is written beside its place, flushed to the disk and then renamed, so readers see all of it or nothing. One
     that is damaged, or is for another instruction set than its name says, is a miss with one warning, and is removed.
     When the files exceed the capacity, those used longest ago, by any process, are removed; who has them mapped keeps
-    them. What killed writers left is removed by the next writer. Links are not followed; what is no regular file is
+    them. Digests of the parts of mapped files, of a few kilobytes a file, come and go in the same way: see `note`.
+    What killed writers left is removed by the next writer. Links are not followed; what is no regular file is
     ignored. Nothing here writes a file in place, and nobody else may: replace by renaming.
     Ownership: a buffer keeps its mapping alive. Threads: safe, between processes as well, also after ``fork``. Cost: a
     first `get` reads and checks the file, at the speed of memory where it is cached; further ones, while a buffer of it
@@ -98,6 +100,8 @@ class PackedStore:
         self._lock = threading.RLock()
         self._mapped: WeakValueDictionary[str, ConstantBuffer] = WeakValueDictionary()
         self._warned: set[str] = set()
+        self._noted: dict[str, int] = {}  # name of a file of digests that this object wrote -> how many
+        self._named: set[str] = set()  # of these the ones for files whose contents had other names before
         self._hits = self._misses = self._evictions = self._declined = 0
         reset_in_child(self)
 
@@ -194,10 +198,14 @@ class PackedStore:
         return True
 
     def _write(self, name: str, key: PackedKey, view: memoryview) -> None:
+        self._write_file(name, HEADER_NBYTES + view.nbytes, lambda descriptor: write_file(descriptor, key, view))
+
+    def _write_file(self, name: str, nbytes: int, write: Callable[[int], None]) -> None:
+        """A file of so many bytes, which a call writes to a descriptor."""
         temporary = self.path / f"{uuid.uuid4().hex}.writing"
-        descriptor = self._reserve(temporary, HEADER_NBYTES + view.nbytes)
+        descriptor = self._reserve(temporary, nbytes)
         try:
-            write_file(descriptor, key, view)
+            write(descriptor)
             with self._folder_lock():  # who lists the folder meanwhile may find the file under neither name
                 temporary.replace(self.path / name)
             self._sync_folder()
@@ -213,8 +221,14 @@ class PackedStore:
         with self._folder_lock():
             self._make_room(nbytes)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            os.ftruncate(descriptor, nbytes)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                os.ftruncate(descriptor, nbytes)
+            except BaseException:
+                os.close(descriptor)
+                with suppress(OSError):
+                    temporary.unlink()
+                raise
             return descriptor
 
     def _make_room(self, nbytes: int) -> None:
@@ -223,8 +237,8 @@ class PackedStore:
             _remove_if_orphaned(path)
         if self._capacity_nbytes is None:
             return
-        in_use = nbytes + sum(file.nbytes for file in self._files(".packed", ".writing"))
-        for file in sorted(self._files(".packed"), key=lambda file: file.used_ns):
+        in_use = nbytes + sum(file.nbytes for file in self._files(*_KEPT, ".writing"))
+        for file in sorted(self._files(*_KEPT), key=lambda file: file.used_ns):
             if in_use <= self._capacity_nbytes:
                 break
             self._evict(file)
@@ -254,6 +268,56 @@ class PackedStore:
         finally:
             os.close(descriptor)
 
+    # ---- what packed weights are named by
+
+    def note(self, mapped: MappedFile) -> None:
+        """Keep the digests that were taken of parts of a mapped file, so that other processes need not read these.
+
+        Nothing is kept of a file that was written just before it was mapped, or since.
+
+        Parameters
+        ----------
+        mapped : MappedFile
+        """
+        name, digests = digests_name(mapped.identity), {**mapped.known, **mapped.taken}
+        if not mapped.taken or self._noted.get(name) == len(digests) or not mapped.is_settled:
+            return
+        self._noted[name] = len(digests)
+        if not mapped.known:
+            self._named.add(name)
+        data = encode_digests(mapped.identity, digests)
+        if self._capacity_nbytes is None or len(data) <= self._capacity_nbytes:
+            try:
+                self._write_file(name, len(data), lambda descriptor: write_all(descriptor, data))
+            except OSError as error:
+                self._warn(name, f"digests of {mapped.path} are not stored in {self.path}: {error}")
+
+    def recall(self, mapped: MappedFile) -> None:
+        """Let a mapped file know the digests that other processes kept of its parts, if nobody has written it since.
+
+        Those of which this object kept the first stay out: the contents have other names in this process already.
+
+        Parameters
+        ----------
+        mapped : MappedFile
+            Nothing has asked for the name of its contents yet.
+        """
+        name = digests_name(mapped.identity)
+        if name in self._named:
+            return
+        path = self.path / name
+        try:
+            mapped.known.update(read_digests(path, mapped.identity))
+            os.utime(path)
+        except FileNotFoundError:
+            pass
+        except DamagedFileError as error:
+            with suppress(OSError):
+                path.unlink()
+            self._warn(name, f"{path} is damaged and will be made again: {error}")
+        except OSError as error:
+            self._warn(name, f"{path} cannot be read: {error}")
+
     # ---- observe and clear
 
     def _files(self, *suffixes: str) -> list[_File]:
@@ -280,7 +344,7 @@ class PackedStore:
     def nbytes(self) -> int:
         """What all files take, those being written included; raises `StateError` if they cannot be listed."""
         with self._readable_folder():
-            return sum(file.nbytes for file in self._files(".packed", ".writing"))
+            return sum(file.nbytes for file in self._files(*_KEPT, ".writing"))
 
     def __len__(self) -> int:
         with self._readable_folder():
@@ -295,7 +359,7 @@ class PackedStore:
             The system refuses.
         """
         with self._readable_folder(), self._folder_lock():
-            for file in self._files(".packed"):
+            for file in self._files(*_KEPT):
                 self._evict(file)
 
     def stats(self) -> CacheStats:
@@ -332,6 +396,10 @@ class PackedStore:
 
     def _reset_in_child(self) -> None:
         self._lock = threading.RLock()
+
+
+_KEPT = ".packed", ".digests"
+"""Ends of the names of files that stay until there is no room."""
 
 
 def _is_ours_alone(folder: Path) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from .policies import Item, choose_victims, make_policy, policy_names
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
     from pathlib import Path
+
+    from matplotlib.figure import Figure
 
     from .policies import Item, Policy, PolicySource
 
@@ -228,7 +230,7 @@ class Comparisons(tuple[Comparison, ...]):
 
     __slots__ = ()
 
-    def plot(self, title: str = "") -> Any:
+    def plot(self, title: str = "") -> Figure:
         """Draw the share of the cost that each policy saves against the capacity, and the bounds as a band.
 
         Parameters

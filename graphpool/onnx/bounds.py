@@ -18,7 +18,7 @@ from .shape_values import ShapeArray
 from .types import element_type, pinned_type, tensor_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
@@ -210,7 +210,7 @@ def _check_nodes(nodes: Iterable[NodeProto], limits: Limits) -> tuple[int, _Call
         depth, inner = waiting.pop()
         for node in inner:
             calls[node.domain, node.op_type] += 1
-            for attribute in node.attribute:
+            for attribute in node.attribute[:]:
                 _check_attribute(attribute, node.name or node.op_type, limits)
                 for graph in graphs_of(attribute):
                     limits.check("depth", depth + 1, f"node {node.name!r}: nesting of graphs", node.name)
@@ -220,24 +220,26 @@ def _check_nodes(nodes: Iterable[NodeProto], limits: Limits) -> tuple[int, _Call
     return calls.total(), calls
 
 
-def graphs_of(attribute: AttributeProto) -> Iterator[GraphProto]:
+def graphs_of(attribute: AttributeProto) -> list[GraphProto]:
     """The graphs that an attribute holds."""
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
+    graphs: list[GraphProto] = attribute.graphs[:] if attribute.graphs else []
+    return [attribute.g, *graphs] if attribute.HasField("g") else graphs
 
 
 def _check_attribute(attribute: AttributeProto, node: str, limits: Limits) -> None:
-    what = f"node {node!r}: attribute {attribute.name!r}"
     count = max(len(attribute.ints), len(attribute.floats), len(attribute.strings))
-    limits.check("items", count, f"{what}: its length", node)
-    if attribute.s or count:
-        nbytes = len(attribute.s) + sum(map(len, attribute.strings))
-        limits.check("text_nbytes", nbytes, f"{what}: its text", node)
-        if attribute.name == "pattern":
-            limits.check("pattern_length", nbytes, f"{what}: its length", node)
+    nbytes = len(attribute.s) + sum(map(len, attribute.strings[:])) if attribute.s or count else 0
+    check_list(node, attribute.name, count, nbytes, limits)
+    if attribute.name == "pattern":
+        limits.check("pattern_length", nbytes, f"node {node!r}: attribute {attribute.name!r}: its length", node)
     if attribute.HasField("t"):
-        _check_shape(attribute.t.dims, what, limits)
+        _check_shape(attribute.t.dims, f"node {node!r}: attribute {attribute.name!r}", limits)
+
+
+def check_list(node: str, name: str, count: int, text_nbytes: int, limits: Limits) -> None:
+    """Raise LimitError for an attribute with too many elements or too much text."""
+    limits.check("items", count, f"node {node!r}: attribute {name!r}: its length", node)
+    limits.check("text_nbytes", text_nbytes, f"node {node!r}: attribute {name!r}: its text", node)
 
 
 def _check_shape(dims: Sequence[int], what: str, limits: Limits) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import is_variable
 from graphpool.backends.reference import OutputSpec, evaluate
+from graphpool.cache.identity import digest_of
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
 from graphpool.graph.shapes import are_equal, broadcast_shapes
@@ -60,6 +61,9 @@ class DataDependent:
     cut: Callable[..., Any] | None = None
     bound: Callable[..., tuple[int, ...] | None] | None = None
 
+
+_LARGE_LITERAL = 2**12
+"""Constants beyond this are known by a digest, not by a copy. Unit: bytes."""
 
 _PACKED = PackedWeight, Nibbles
 """What looks like an array, but has its elements in another form."""
@@ -211,7 +215,11 @@ class GraphBuilder:
     def literal(self, number: Any, dtype: DataType) -> Value:
         """A constant made here: a number, or an array, in a data type."""
         array = np.asarray(number, dtype.numpy)
-        key = dtype, array.shape, array.tobytes()
+        if array.nbytes <= _LARGE_LITERAL:
+            content = array.tobytes()
+        else:
+            content = digest_of(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        key = dtype, array.shape, content
         if key not in self._literals:
             self._literals[key] = Value(content=array)
         return self._literals[key]

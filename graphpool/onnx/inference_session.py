@@ -16,6 +16,7 @@ from onnx import TensorProto, TypeProto
 
 from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, StateError, UnsupportedError, brief, explain
+from graphpool.runtime.model_port import check_is_mapping
 from graphpool.typing import DataType
 
 from .loader import load
@@ -423,6 +424,10 @@ class InferenceSession:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> None:
+        if sess_options is not None and not isinstance(sess_options, SessionOptions):
+            raise InvalidArgumentError(
+                explain("sess_options", accepted="a SessionOptions, or None", got=type(sess_options).__name__)
+            )
         self._options = SessionOptions() if sess_options is None else sess_options
         _check_providers(providers)
         given = {name: value for name, value in self._options._arguments().items() if value is not None}
@@ -460,7 +465,12 @@ class InferenceSession:
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, OutOfMemoryError, StateError
             As `Model.run`; or no such output.
         """
+        if isinstance(output_names, str):
+            raise InvalidArgumentError(
+                explain("output_names", accepted="a list of names, or None", got=brief(output_names))
+            )
         names = [self._output(name) for name in output_names] if output_names else self._names
+        check_is_mapping("input_feed", input_feed, "names of inputs as keys, and arrays for them")
         _check_may_run(run_options)
         results = self.model.run({name: self._as_value(name, value) for name, value in input_feed.items()})
         return [results[name] for name in names]

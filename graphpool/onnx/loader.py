@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool._collection import collection_paused
 from graphpool._dataclasses import replace
-from graphpool.errors import InvalidArgumentError, UnsupportedError, check_choice, explain
+from graphpool.errors import InvalidArgumentError, UnsupportedError, brief, check_choice, explain
 from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.limits import Limits
@@ -129,6 +129,10 @@ def load(
     check_choice("weights", weights, WEIGHTS_MODES)
     check_priority(priority)
     check_mapping(mapping)
+    if limits is not None and not isinstance(limits, Limits):
+        raise InvalidArgumentError(explain("limits", accepted="a graphpool.Limits, or None", got=brief(limits)))
+    if not isinstance(untrusted, bool):
+        raise InvalidArgumentError(explain("untrusted", accepted="True or False", got=brief(untrusted)))
     if limits is None:
         limits = Limits.strict() if untrusted else Limits()
     if host_deadline_s is not None:

@@ -12,10 +12,11 @@ from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpE
 from graphpool.fork import cached_property
 
 from .boundary import Boundary
-from .trees import TREE_LISTS, TREE_OPS, read_trees
+from .long_lists import LongList, with_lists, without_lists
+from .trees import TREE_LISTS, TREE_OPS, Trees, read_trees
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from onnx import GraphProto
 
@@ -38,37 +39,44 @@ _EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_LABELS, _LABELS, _LABELS))
 class Node:
     """A node of a model, read from `proto`. Immutable; pickles as its message.
 
-    `attrs` has strings as bytes, lists as list, graphs as `Subgraph`; `captured` are the outer values that these graphs
-    read; `trees` the decision trees among the attributes, or None: their lists are not among `attrs`. `proto` is parsed
-    anew for a node with trees, of which the bytes are kept: a fifth of what protobuf takes for millions of numbers.
+    `attrs` has strings as bytes, lists as list, long ones of numbers as `array`, graphs as `Subgraph`; `captured` are
+    the outer values that these graphs read; `trees` the decision trees among the attributes, or None: their lists are
+    not among `attrs`. `lists` are the long lists that `proto` comes without, by attribute; left out, they are taken
+    from it, and protobuf's objects for them are not kept. `trees` are what was read of the same lists before.
     """
 
-    __slots__ = ("_message", "attrs", "captured", "domain", "input", "name", "op_type", "output", "trees")
+    __slots__ = ("_lists", "_short", "attrs", "captured", "domain", "input", "name", "op_type", "output", "trees")
 
-    def __init__(self, proto: NodeProto) -> None:
+    def __init__(
+        self, proto: NodeProto, lists: Mapping[str, LongList] | None = None, trees: Trees | None = None
+    ) -> None:
         self.op_type: str = proto.op_type
         self.domain: str = proto.domain
         self.name: str = proto.name
-        self.input: tuple[str, ...] = tuple(proto.input)
-        self.output: tuple[str, ...] = tuple(proto.output)
+        self.input: tuple[str, ...] = tuple(proto.input[:])  # slices, as in source.py
+        self.output: tuple[str, ...] = tuple(proto.output[:])
         owner = f"node {self.label!r} ({self.op_type!r})"
         check_text(owner, self.op_type, self.domain, self.name, *self.input, *self.output)
+        short, lists = without_lists(proto) if lists is None else (proto, lists)
         with Boundary("read", self):
-            has_trees = is_of_trees(proto)
-            self.attrs: dict[str, Any] = {
-                item.name: _value_of(item, has_trees and item.name.startswith(TREE_LISTS)) for item in proto.attribute
-            }
+            has_trees = self.domain == "ai.onnx.ml" and self.op_type in TREE_OPS
+            self.attrs: dict[str, Any] = {}
+            for item in short.attribute[:]:
+                self.attrs[item.name] = long = lists.get(item.name) or _value_of(item)
+                if isinstance(long, LongList) and not (has_trees and item.name.startswith(TREE_LISTS)):
+                    self.attrs[item.name] = long.values(item.type)
             self.captured = _captured_by(self.attrs.values())
             _check_attributes(self)
-            self.trees = read_trees(self.label, self.op_type, self.attrs) if has_trees else None
-        if has_trees:
-            self.attrs = {name: value for name, value in self.attrs.items() if not name.startswith(TREE_LISTS)}
-        self._message: NodeProto | bytes = proto.SerializeToString() if has_trees else proto
+            self.trees = trees
+            if has_trees:
+                self.trees = trees or read_trees(self.label, self.op_type, self.attrs)
+                self.attrs = {name: value for name, value in self.attrs.items() if not name.startswith(TREE_LISTS)}
+            self._short, self._lists = short, {name: found.kept() for name, found in lists.items()}
 
     @property
     def proto(self) -> NodeProto:
-        """The message."""
-        return NodeProto.FromString(self._message) if isinstance(self._message, bytes) else self._message
+        """The message; put together anew each time where it has long lists."""
+        return with_lists(self._short, self._lists)
 
     @property
     def label(self) -> str:
@@ -76,25 +84,33 @@ class Node:
         return self.name or next((name for name in self.output if name), self.op_type)
 
     def changed(
-        self, *, op_type: str | None = None, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None
+        self,
+        *,
+        op_type: str | None = None,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        without: Collection[str] = (),
+        added: AttributeProto | None = None,
     ) -> Node:
-        """The node with another kind or other names."""
+        """The node with another kind, other names or other attributes."""
         proto = NodeProto()
-        proto.CopyFrom(self.proto)
+        proto.CopyFrom(self._short)
         proto.op_type = op_type or self.op_type
         if inputs is not None:
             proto.input[:] = inputs
         if outputs is not None:
             proto.output[:] = outputs
-        return Node(proto)
+        if without:
+            kept = [item for item in self._short.attribute if item.name not in without]
+            del proto.attribute[:]
+            proto.attribute.extend(kept)
+        if added is not None:
+            proto.attribute.append(added)
+        lists = {name: found for name, found in self._lists.items() if name not in without}
+        return Node(proto, lists, self.trees if proto.op_type == self.op_type else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Node, (self.proto,)
-
-
-def is_of_trees(proto: NodeProto) -> bool:
-    """Whether the attributes of a node are decision trees."""
-    return proto.domain == "ai.onnx.ml" and proto.op_type in TREE_OPS
+        return Node, (self._short, self._lists)
 
 
 class Subgraph:
@@ -122,14 +138,17 @@ class Subgraph:
 
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
-_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+DATA_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+"""Element types that ONNX defines."""
+
 _DIRECTIONS = (b"forward", b"reverse", b"bidirectional")
 _ACCEPTED: dict[tuple[str, str], Collection[Any]] = {
     **{(kind, "direction"): _DIRECTIONS for kind in ("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM")},
     **{(kind, "block_size"): range(2**31) for kind in ("QuantizeLinear", "DequantizeLinear")},
-    **{(kind, "to"): _TYPES for kind in ("Cast", "BitCast")},
-    **{(kind, "dtype"): _TYPES for kind in ("Bernoulli", "EyeLike", "Multinomial", "RandomNormal", "RandomUniform")},
-    **{(kind, "output_datatype"): _TYPES
+    **{(kind, "to"): DATA_TYPES for kind in ("Cast", "BitCast")},
+    **{(kind, "dtype"): DATA_TYPES
+       for kind in ("Bernoulli", "EyeLike", "Multinomial", "RandomNormal", "RandomUniform")},
+    **{(kind, "output_datatype"): DATA_TYPES
        for kind in ("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix")},
     ("Attention", "qk_matmul_output_mode"): range(4),
     ("Resize", "coordinate_transformation_mode"): (
@@ -150,7 +169,7 @@ def _check_attributes(node: Node) -> None:
     for name, value in attrs.items() if node.domain in _DOMAINS else ():
         accepted = _ACCEPTED.get((node.op_type, name))
         if accepted is not None and value not in accepted:
-            _refuse_attribute(node, name, "a type that ONNX defines" if accepted is _TYPES else accepted)
+            _refuse_attribute(node, name, "a type that ONNX defines" if accepted is DATA_TYPES else accepted)
     if node.op_type == "Scan":
         _check_scan(node)
     if not -(2**31) <= attrs.get("axis", 0) < 2**31:
@@ -190,14 +209,13 @@ def check_text(owner: str, *names: Any) -> None:
             raise InvalidGraphError(explain(f"a name of {owner} is no UTF-8", got=repr(name)))
 
 
-def _value_of(item: AttributeProto, is_of_trees: bool) -> Any:
-    """The value of an attribute; lists of decision trees, of millions of numbers, as protobuf has them."""
+def _value_of(item: AttributeProto) -> Any:
+    """The value of an attribute."""
     kind = item.type
     if kind in _SINGLE:
         return getattr(item, _SINGLE[kind])
     if kind in _REPEATED:
-        values = getattr(item, _REPEATED[kind])
-        return values if is_of_trees else list(values)
+        return getattr(item, _REPEATED[kind])[:]
     if kind == AttributeProto.GRAPH:
         return Subgraph(item.g)
     if kind == AttributeProto.GRAPHS:

@@ -1,8 +1,11 @@
-"""Reads and checks an ONNX model: its ports, its constants as arrays, its nodes."""
+"""Reads and checks an ONNX model: its ports, its constants as arrays, its nodes.
+
+Where a field is read for each node or tensor, it is as a slice: going over it otherwise ends in an exception inside
+protobuf, which takes longer than the rest.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import stat
@@ -15,27 +18,29 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, defs, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from graphpool._dataclasses import dataclass, field
+from graphpool.cache import packed_store
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
 from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
 from graphpool.runtime.file_arrays import open_references, refer_to_files
+from graphpool.runtime.heap import trim_heap
 from graphpool.runtime.nibbles import Nibbles, memory_of
 from graphpool.typing import DataType
 
 from .boundary import Boundary
-from .bounds import Bounds, check_model, graphs_of
-from .node import Node, check_text, is_of_trees
-from .trees import TREE_LISTS
+from .bounds import Bounds, check_list, check_model, graphs_of
+from .long_lists import LongList, without_lists
+from .node import DATA_TYPES, Node, check_text
 from .types import describe_type, make_port, plain_type
 from .wire import NIBBLES, WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TypeProto
 
     from graphpool.runtime.model_port import ModelPort
 
@@ -132,15 +137,16 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     """The model, which refers to nothing inside the proto: one message that is held keeps all of them."""
     proto, folder, name = parsed.proto, parsed.folder, parsed.name
     check_model(proto, limits)
+    lists = _named_lists(parsed, limits)
     constants: dict[str, Any] = {}
     _check_names(proto.graph)
-    for number, tensor in enumerate(proto.graph.initializer):
-        with Boundary("read", f"tensor {tensor.name!r}"):
+    for number, (tensor_name, tensor) in enumerate(_tensors_of(proto.graph)):
+        with Boundary("read", f"tensor {tensor_name!r}"):
             if number in parsed.places:
                 place = _nibbles if tensor.data_type in NIBBLES else _raw
-                constants[tensor.name] = place(tensor, parsed.data, *parsed.places[number])
+                constants[tensor_name] = place(tensor, parsed.data, *parsed.places[number])
             else:
-                constants[tensor.name] = _constant(tensor, folder)
+                constants[tensor_name] = _constant(tensor, folder)
     bounds = Bounds(limits, memory_limit, _file_nbytes(parsed, constants))
     for sparse in proto.graph.sparse_initializer:
         with Boundary("read", f"tensor {sparse.values.name!r}"):
@@ -148,17 +154,16 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     inputs = {info.name: plain_type(info.type) for info in proto.graph.input if info.name not in constants}
     outputs = tuple(make_port(info.name, info.type) for info in proto.graph.output)
     metadata = _metadata(proto)
-    # what was parsed goes before the checker makes a copy: nodes of decision trees have millions of numbers
-    trees = _nodes_of_trees(proto)
-    parsed.proto = skeleton = _skeleton(proto, folder, bounds, trees)
+    # what was parsed goes before the checker makes a copy
+    parsed.proto = skeleton = _skeleton(proto, folder, bounds, lists)
     del proto
-    if trees:
-        _trim_heap()  # their lists were many times what is kept of them
     _check(skeleton, name)
     if skeleton.functions:
         _align_functions(skeleton)
         skeleton = onnx.inliner.inline_local_functions(skeleton)
-    nodes = [trees.get(number) or Node(node) for number, node in enumerate(skeleton.graph.node)]
+    nodes = [Node(node, lists.get(number)) for number, node in enumerate(skeleton.graph.node)]
+    if lists:
+        trim_heap()  # what they were arranged in was more than is kept of them
     _unpack_read(constants, nodes, [port.name for port in outputs])
     return OnnxModel(
         name,
@@ -175,26 +180,54 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
 
 
 def _unpack_read(constants: dict[str, Any], nodes: Sequence[Node], outputs: Sequence[str]) -> None:
-    """Unpack 4-bit elements, but for matrices that nodes dequantise and nothing else reads."""
+    """Unpack 4-bit elements, but for those that nodes dequantise and nothing else reads."""
     dequantised = {node.input[0] for node in nodes if node.op_type == "DequantizeLinear"}
     read = {name for node in nodes for name in (*node.input[node.op_type == "DequantizeLinear" :], *node.captured)}
     kept = dequantised - read - set(outputs)
     for name, value in constants.items():
-        if isinstance(value, Nibbles) and (value.ndim != 2 or name not in kept):
+        if isinstance(value, Nibbles) and name not in kept:
             constants[name] = np.asarray(value)
 
 
-def _nodes_of_trees(proto: ModelProto) -> dict[int, Node]:
-    """Nodes with decision trees by number; none beside functions, after which nodes have other numbers."""
-    nodes = () if proto.functions else proto.graph.node
-    return {number: Node(node) for number, node in enumerate(nodes) if is_of_trees(node)}
+def _tensors_of(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    """The initialisers, then what nodes Constant give, by name."""
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
+    for node in graph.node:
+        if _is_tensor(node):
+            yield node.output[0], node.attribute[0].t
 
 
-def _trim_heap() -> None:
-    """Give the system back what is free of the C heap, where the C library can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+def _is_tensor(node: NodeProto) -> bool:
+    """Whether a node is an initialiser in other words."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return False
+    if (len(node.input), len(node.output), len(node.attribute)) != (0, 1, 1) or not node.output[0]:
+        return False
+    [item] = node.attribute
+    if item.name != "value" or item.type != AttributeProto.TENSOR or prod(item.t.dims[:]) < _LARGE_TENSOR:
+        return False
+    return {entry.name for entry, _ in item.ListFields()} <= _OF_TENSOR  # the checker refuses others
+
+
+_OF_TENSOR = frozenset({"name", "type", "t", "doc_string"})
+"""Fields of an attribute that holds a tensor."""
+
+_LARGE_TENSOR = 2**8
+"""What a Constant has to have to be read as initialisers are. Unit: elements."""
+
+
+def _named_lists(parsed: _Parsed, limits: Limits) -> dict[int, dict[str, LongList]]:
+    """The long lists that were left out of each node, by attribute. Raises LimitError for one that is too long."""
+    found: dict[int, dict[str, LongList]] = {}
+    for number, places in parsed.lists.items():
+        assert parsed.data is not None  # where they lie
+        node = parsed.proto.graph.node[number]
+        for place, (first, last, count, text_nbytes) in places.items():
+            name = node.attribute[place].name
+            check_list(node.name or node.op_type, name, count, text_nbytes, limits)
+            found.setdefault(number, {})[name] = LongList(parsed.data, first, last, count, text_nbytes)
+    return found
 
 
 def _metadata(proto: ModelProto) -> ModelMetadata:
@@ -252,7 +285,7 @@ def _inner_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes, and those of the graphs among their attributes."""
     for node in nodes:
         yield node
-        for attribute in node.attribute:
+        for attribute in node.attribute[:]:
             for graph in graphs_of(attribute):
                 yield from _inner_nodes(graph.node)
 
@@ -262,14 +295,15 @@ class _Parsed:
     """A model as it was read.
 
     `folder` is that of its external data, `name` what messages call it, `data` the file or the buffer, where weights
-    that `proto` lacks lie, `places` number of the initialiser -> offset and size in it, in bytes.
+    and lists that `proto` lacks lie, `places` and `lists` where, as in `Outline`.
     """
 
     proto: ModelProto
     folder: _Folder | None
     name: str
-    data: mmap.mmap | memoryview | None = None
+    data: MappedFile | memoryview | None = None
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
+    lists: dict[int, dict[int, tuple[int, int, int, int]]] = field(default_factory=dict)
 
 
 class _Folder:
@@ -286,7 +320,7 @@ class _Folder:
             with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb") as file:
                 return np.fromfile(file, np.uint8, nbytes, offset=offset)
         if path not in self._files:
-            self._files[path] = MappedFile(path, os.O_NOFOLLOW)
+            self._files[path] = _map(path, os.O_NOFOLLOW)
         return np.frombuffer(self._files[path], np.uint8, nbytes, offset)
 
 
@@ -308,11 +342,19 @@ def _parse(source: Any, mapping: str) -> _Parsed:
     if mapping == "copy":
         return _parse_bytes(path.read_bytes(), what, folder, path.stem)
     # the pages of a mapped file are the system's: large weights stay there and are not in memory twice
-    pages = MappedFile(path)
+    pages = _map(path)
     with memoryview(pages) as view:
         found = outline(view)
     pages.madvise(mmap.MADV_DONTNEED)  # a look at a header brings many pages of weights into memory
-    return _Parsed(_decode(found.model, what), folder, path.stem, pages, found.places)
+    return _Parsed(_decode(found.model, what), folder, path.stem, pages, found.places, found.lists)
+
+
+def _map(path: Path, flags: int = 0) -> MappedFile:
+    """A file, mapped, with the digests of its parts that other processes left in the packed store."""
+    mapped, store = MappedFile(path, flags), packed_store()
+    if store is not None:
+        store.recall(mapped)
+    return mapped
 
 
 def _parse_bytes(source: bytes | bytearray | memoryview, what: str, folder: _Folder | None, name: str) -> _Parsed:
@@ -320,7 +362,7 @@ def _parse_bytes(source: bytes | bytearray | memoryview, what: str, folder: _Fol
     view = memoryview(source)
     data = view.cast("B") if view.readonly and view.c_contiguous else memoryview(bytes(view))
     found = outline(data)
-    return _Parsed(_decode(found.model, what), folder, name, data, found.places)
+    return _Parsed(_decode(found.model, what), folder, name, data, found.places, found.lists)
 
 
 def _decode(data: bytes, what: str) -> ModelProto:
@@ -361,10 +403,10 @@ _NIBBLES: dict[int, DataType] = {TensorProto.UINT4: DataType.U4, TensorProto.INT
 def _check_tensor(tensor: TensorProto) -> tuple[Any, tuple[int, ...]]:
     """NumPy's type and the shape of a tensor."""
     what = f"tensor {tensor.name!r}"
-    shape = tuple(tensor.dims)
+    shape = tuple(tensor.dims[:])
     if min(shape, default=0) < 0 or prod(dim or 1 for dim in shape) > _MOST_ELEMENTS:
         raise _malformed(what, f"shape {list(shape)}")
-    if tensor.data_type == TensorProto.UNDEFINED or tensor.data_type not in TensorProto.DataType.values():
+    if tensor.data_type not in DATA_TYPES:
         raise _malformed(what, f"data type {tensor.data_type}, which is none of ONNX")
     typed = [name for name in _TYPED if len(getattr(tensor, name))]
     if len(typed) + tensor.HasField("raw_data") > 1:
@@ -395,7 +437,7 @@ def _file_nbytes(parsed: _Parsed, constants: Mapping[str, Any]) -> int:
     own = sum(int(value.nbytes) for value in constants.values())
     if parsed.folder is None:
         return own
-    tensors = [tensor for tensor in parsed.proto.graph.initializer if tensor.external_data]
+    tensors = [tensor for _, tensor in _tensors_of(parsed.proto.graph) if tensor.external_data]
     places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
     assert parsed.data is not None  # a file
     return min(own, len(parsed.data) + sum(int((parsed.folder.path / place).stat().st_size) for place in places))
@@ -421,10 +463,12 @@ def _dense(sparse: SparseTensorProto, bounds: Bounds) -> Any:
     return dense
 
 
-def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds, trees: Collection[int]) -> ModelProto:
+def _skeleton(
+    proto: ModelProto, folder: _Folder | None, bounds: Bounds, lists: dict[int, dict[str, LongList]]
+) -> ModelProto:
     """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined.
 
-    Nodes of these numbers come without the lists of their decision trees.
+    Long lists that nodes still have are left out and added to `lists`, but beside functions, which change numbers.
     """
     skeleton = onnx.ModelProto()
     for entry, value in proto.ListFields():
@@ -436,44 +480,37 @@ def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds, trees: 
             setattr(skeleton, entry.name, value)
     graph = skeleton.graph
     graph.name = proto.graph.name
-    if not trees:
-        graph.node.extend(proto.graph.node)
-    for number, node in enumerate(proto.graph.node if trees else ()):
-        if number in trees:
-            _add_without_lists(graph, node)
-        else:
-            graph.node.append(node)
+    nodes = [node for node in proto.graph.node if not _is_tensor(node)]
+    for number, node in enumerate(() if proto.functions else nodes):
+        nodes[number], found = without_lists(node)
+        if found:
+            lists[number] = found
+    graph.node.extend(nodes)
     _move_contributed(skeleton)
     graph.sparse_initializer.extend(proto.graph.sparse_initializer)
-    names = {tensor.name for tensor in proto.graph.initializer}
+    tensors = list(_tensors_of(proto.graph))
+    names = {
+        tensor.name for tensor in proto.graph.initializer
+    }  # the checker refuses a Constant that is called as an input
     graph.input.extend([info for info in proto.graph.input if info.name not in names])
     # the checker wants types and shapes; nobody asks for those of constants, and those of outputs are inferred
     for info in graph.input:
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.shape.SetInParent()
+    types: dict[int, TypeProto] = {}
     for infos, name, elem_type in (
-        *((graph.input, tensor.name, tensor.data_type) for tensor in proto.graph.initializer),
+        *((graph.input, name, tensor.data_type) for name, tensor in tensors),
         *((graph.output, info.name, TensorProto.FLOAT) for info in proto.graph.output),
     ):
-        infos.add(name=name, type=helper.make_tensor_type_proto(elem_type, ()))
+        if elem_type not in types:
+            types[elem_type] = helper.make_tensor_type_proto(elem_type, ())
+        infos.add(name=name, type=types[elem_type])
     for tensor in _inner_tensors(graph):
         if tensor.data_location == TensorProto.EXTERNAL:
             content = _constant(tensor, folder)
             bounds.spend(content.nbytes, f"tensor {tensor.name!r}: read from another file, it")
             tensor.CopyFrom(numpy_helper.from_array(np.asarray(content), tensor.name))
     return skeleton
-
-
-def _add_without_lists(graph: GraphProto, node: NodeProto) -> None:
-    """Add a node without what its decision trees were read from."""
-    added = graph.node.add(
-        op_type=node.op_type, domain=node.domain, name=node.name, input=node.input, output=node.output
-    )
-    for item in node.attribute:
-        if item.name.startswith(TREE_LISTS) and not item.HasField("t"):
-            added.attribute.add(name=item.name, type=item.type)
-        else:
-            added.attribute.append(item)
 
 
 def _move_contributed(skeleton: ModelProto) -> None:
@@ -491,8 +528,9 @@ _CONTRIBUTED = frozenset({"SimplifiedLayerNormalization"})
 def _inner_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Tensors in attributes and in the graphs of attributes."""
     for node in _inner_nodes(graph.node):
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
+        for attribute in node.attribute[:]:
+            tensors = attribute.tensors[:] if attribute.tensors else []
+            yield from [attribute.t, *tensors] if attribute.HasField("t") else tensors
             for inner in graphs_of(attribute):
                 yield from inner.initializer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import helper
 
 from graphpool._dataclasses import replace
 from graphpool.runtime.constant_part import check_files, drop_pages
@@ -243,15 +243,11 @@ def _without_texts(node: Node, constants: dict[str, Any]) -> list[Node]:
     label, *scores = node.output
     number, table = f"{label}/number", f"{label}/texts"
     constants[table] = np.array(texts, np.object_)
-    proto = NodeProto()
-    proto.CopyFrom(node.proto)
-    kept = [item for item in proto.attribute if item.name not in ("classlabels_strings", _LABELS[node.op_type])]
-    del proto.attribute[:]
-    proto.attribute.extend([*kept, helper.make_attribute(_LABELS[node.op_type], range(len(texts)))])
-    proto.output[:] = [number, *scores]
+    labels = helper.make_attribute(_LABELS[node.op_type], range(len(texts)))
+    numbered = node.changed(outputs=[number, *scores], without=("classlabels_strings", labels.name), added=labels)
     if not label:
-        return [Node(proto)]
-    return [Node(proto), make_node("Gather", [table, number], [label], f"{node.label}/labels")]
+        return [numbered]
+    return [numbered, make_node("Gather", [table, number], [label], f"{node.label}/labels")]
 
 
 def _without_compress(node: Node, constants: dict[str, Any]) -> list[Node]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from onnx import numpy_helper
+from onnx import AttributeProto, numpy_helper
 
 from graphpool._dataclasses import dataclass, field, replace
 from graphpool.errors import InvalidOpError, explain
+
+from .long_lists import LongList
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,20 +75,24 @@ class Trees:
         Weights are f32 where that holds them, else f64. The base is 0 where none is given for a target.
         """
         if dtype not in self._constants:
-            numbers = np.concatenate([self.weights, self.base, np.zeros(self.ntargets - self.base.size)])
+            rest = np.zeros(self.ntargets - self.base.size, self.base.dtype)
+            numbers = np.concatenate([self.weights, self.base, rest])
             with np.errstate(over="ignore"):
                 narrow = numbers.astype(np.float32)
             if np.array_equal(narrow, numbers, equal_nan=True):
                 numbers = narrow
             weights, base = np.split(numbers, [len(self.weights)])
+            targets = self.targets.astype(np.int32, copy=False)
             self._constants[dtype] = (
-                self._thresholds(dtype), self.nodes, self.roots, weights, self.targets.astype(np.int32), base
+                self._thresholds(dtype), self.nodes, self.roots, weights, targets, base
             )  # fmt: skip
         return self._constants[dtype]
 
     def _thresholds(self, dtype: str) -> Array:
         with np.errstate(over="ignore"):
-            nearest = self.limits.astype(dtype)
+            nearest = self.limits.astype(dtype, copy=False)
+        if nearest is self.limits and not self.is_strict.any():
+            return nearest
         is_beyond = np.where(self.is_strict, nearest >= self.limits, nearest > self.limits)
         below = np.nextafter(nearest, nearest.dtype.type(-np.inf))
         return np.where(is_beyond, below, nearest)
@@ -141,8 +147,11 @@ class _Reader:
         raise InvalidOpError(explain(what, accepted=accepted, got=got), node=self.label, op_type=self.op_type)
 
     def ints(self, name: str, count: int | None, low: int = -(2**63), high: int = 2**63 - 1) -> Array:
-        """So many integers in a range; none where the attribute is left out and their number is free."""
-        found = _array(self.attrs.get(name, ()), np.int64)
+        """So many integers in a range; none where the attribute is left out and their number is free.
+
+        Of 32 bits where all of them fit: a forest has tens of millions.
+        """
+        found = _narrow(_array(self.attrs.get(name, ()), AttributeProto.INTS, np.int64))
         self._check_count(name, found, count)
         if found.size and not (low <= found.min() and found.max() <= high):
             wrong = found[(found < low) | (found > high)][0]
@@ -153,10 +162,15 @@ class _Reader:
         """So many numbers, given as a list or, by a name of its own, as a tensor."""
         tensor = self.attrs.get(f"{name}_as_tensor")
         given = self.attrs.get(name, ()) if tensor is None else tensor
-        found = numpy_helper.to_array(given) if hasattr(given, "data_type") else _array(given, np.float32)
+        if hasattr(given, "data_type"):
+            found = numpy_helper.to_array(given)
+        else:
+            found = _array(given, AttributeProto.FLOATS, np.float32)
         if found.dtype.kind != "f":
             self.refuse(name, "real numbers", found.dtype)
-        found = found.astype(np.float64).reshape(-1)
+        found = found.reshape(-1)
+        if found.dtype != np.float32:
+            found = found.astype(np.float64)
         self._check_count(name, found, count)
         return found
 
@@ -170,9 +184,18 @@ class _Reader:
             self.refuse(name, f"{count} numbers", f"{len(found)} numbers")
 
 
-def _array(given: Any, dtype: type[np.generic]) -> Array:
-    """The numbers of an attribute: one by one, since a list of them in Python takes five times their size."""
-    return np.fromiter(given, dtype, len(given)) if hasattr(given, "__len__") else np.array([given], dtype)
+def _array(given: Any, kind: int, dtype: type[np.generic]) -> Array:
+    """The numbers of an attribute, which has this type where it is a long list."""
+    if isinstance(given, LongList):
+        return np.asarray(given.values(kind))
+    return np.array(given if hasattr(given, "__len__") else [given], dtype)
+
+
+def _narrow(found: Array) -> Array:
+    """Integers in 32 bits, where these hold them."""
+    if found.dtype == np.int32 or not (found.min(initial=0) >= -_MOST and found.max(initial=0) <= _MOST):
+        return found
+    return found.astype(np.int32)
 
 
 def read_trees(label: str, op_type: str, attrs: Mapping[str, Any]) -> Trees:
@@ -186,7 +209,7 @@ def read_trees(label: str, op_type: str, attrs: Mapping[str, Any]) -> Trees:
     if base.size > ntargets:
         reader.refuse("base_values", f"at most {ntargets} numbers", f"{base.size} numbers")
     graph = _without_equalities(graph)
-    nodes = _arranged(graph, _levels_of(reader, graph))
+    nodes = _arranged(reader, graph)
     weighed = reader.ints("class_ids", None) if op_type == "TreeEnsembleClassifier" else targets
     return Trees(*nodes, weights, targets, ntargets, base, frozenset(np.unique(weighed).tolist()))
 
@@ -195,24 +218,25 @@ def _read_nodes(r: _Reader, prefix: str) -> tuple[Any, ...]:
     """Of the ops whose nodes have numbers: the graph, weights, targets, and how many of those there may be."""
     modes = _modes_of(r)
     count = len(modes)
-    trees, tree = np.unique(r.ints("nodes_treeids", count), return_inverse=True)
-    numbers = _Numbers(tree, r.ints("nodes_nodeids", count))
+    numbers = _Numbers(r.ints("nodes_treeids", count), r.ints("nodes_nodeids", count))
     if numbers.has_twins:
         r.refuse("nodes_nodeids", "other numbers for all nodes of a tree", "one twice")
     is_inner = modes != _LEAF
     features = np.where(is_inner, r.ints("nodes_featureids", count), 0)
     if not (features.min(initial=0) >= 0 and features.max(initial=0) < _MOST):
         r.refuse("nodes_featureids", f"0 .. {_MOST - 1}", "others")
-    children = np.zeros((count, 2), np.int64)
+    children = np.zeros((count, 2), np.int32)
     for side, name in enumerate(("nodes_truenodeids", "nodes_falsenodeids")):
         asked = r.ints(name, count)[is_inner]
-        children[is_inner, side] = found = numbers.find(tree[is_inner], asked)
+        children[is_inner, side] = found = numbers.find(numbers.tree[is_inner], asked)
         if (found < 0).any():
             r.refuse(name, "nodes of the same tree", f"node {asked[found < 0][0]}, which it has not")
-    roots = np.full(len(trees), count, np.int64)
-    np.minimum.at(roots, tree, np.arange(count))
-    weights, targets, entries, ntargets = _read_entries(r, prefix, trees, numbers, modes)
-    graph = _Graph(features, r.floats("nodes_values", count), modes, children, r.missing(count), entries, tree, roots)
+        del asked, found
+    weights, targets, entries, ntargets = _read_entries(r, prefix, numbers, modes)
+    graph = _Graph(
+        features, r.floats("nodes_values", count), modes, children, r.missing(count), entries, numbers.tree,
+        numbers.roots,
+    )  # fmt: skip
     return graph, weights, targets, ntargets
 
 
@@ -223,32 +247,66 @@ def _modes_of(r: _Reader) -> Array:
         codes = numpy_helper.to_array(given).astype(np.int64).reshape(-1) + 1
         if codes.size and not (codes.min() >= _LEQ and codes.max() <= _MEMBER):
             r.refuse("nodes_modes", f"0 .. {_MEMBER - 1}", "others")
-        return codes
-    places = {name.encode(): place for place, name in enumerate(_MODES[:_MEMBER])}
-    unknown = next((name for name in given if name not in places), None)
-    if unknown is not None:
-        r.refuse("nodes_modes", _MODES[:_MEMBER], unknown)
-    return np.fromiter(map(places.__getitem__, given), np.int64, len(given))
+        return codes.astype(np.uint8)
+    names = tuple(name.encode() for name in _MODES[:_MEMBER])
+    try:
+        known = {name: place for place, name in enumerate(names)}
+        places = given.places(names) if isinstance(given, LongList) else [known[name] for name in given]
+    except LookupError as error:
+        r.refuse("nodes_modes", _MODES[:_MEMBER], error.args[0])
+    return np.asarray(places, np.uint8)
 
 
 class _Numbers:
-    """Finds nodes by their tree and number."""
+    """Finds nodes by their tree and number.
 
-    def __init__(self, tree: Array, numbers: Array) -> None:
+    Attributes
+    ----------
+    trees : array of shape (trees,)
+        Their numbers, ascending.
+    tree : array of shape (nodes,)
+        In which tree, by its place in `trees`, each node lies.
+    roots : array of shape (trees,)
+        The first node of each.
+    has_twins : bool
+        Whether two nodes of a tree have the same number.
+    """
+
+    def __init__(self, treeids: Array, numbers: Array) -> None:
+        is_first = np.ones(len(treeids), bool)
+        np.not_equal(treeids[1:], treeids[:-1], out=is_first[1:])
+        starts = np.flatnonzero(is_first)
+        sizes = np.diff(starts, append=len(treeids))
+        self.trees: Array = treeids[starts]
+        self.roots: Array = _narrow(starts)
+        self.tree: Array = np.repeat(np.arange(len(starts), dtype=np.int32), sizes)
+        counted = np.arange(len(treeids), dtype=np.int32)
+        counted -= self.roots[self.tree]
+        self._sizes = _narrow(sizes) if np.array_equal(counted, numbers) else None
+        # converters write one tree after the other and count its nodes; otherwise the nodes are sorted
+        if self._sizes is None or not (self.trees[1:] > self.trees[:-1]).all():
+            self._sizes = None
+            self._sort(treeids, numbers)
+        else:
+            self.has_twins = False
+
+    def _sort(self, treeids: Array, numbers: Array) -> None:
+        self.trees, self.tree = np.unique(treeids, return_inverse=True)
+        self.roots = np.full(len(self.trees), len(treeids), np.int64)
+        np.minimum.at(self.roots, self.tree, np.arange(len(treeids)))
         self._known, ranks = np.unique(numbers, return_inverse=True)
-        keys = tree * len(self._known) + ranks
+        keys = self.tree * len(self._known) + ranks
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
-
-    @property
-    def has_twins(self) -> bool:
-        """Whether two nodes of a tree have the same number."""
-        return bool((self._keys[1:] == self._keys[:-1]).any())
+        self.has_twins = bool((self._keys[1:] == self._keys[:-1]).any())
 
     def find(self, tree: Array, numbers: Array) -> Array:
         """Their places; -1 where there is none."""
-        if not self._keys.size:
+        if not self.tree.size:
             return np.full(len(numbers), -1)
+        if self._sizes is not None:
+            is_found = (numbers >= 0) & (numbers < self._sizes[tree])
+            return np.where(is_found, self.roots[tree] + numbers, -1)
         ranks = np.searchsorted(self._known, numbers).clip(max=len(self._known) - 1)
         keys = tree * len(self._known) + ranks
         places = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
@@ -256,9 +314,7 @@ class _Numbers:
         return np.where(is_found, self._order[places], -1)
 
 
-def _read_entries(
-    r: _Reader, prefix: str, trees: Array, numbers: _Numbers, modes: Array
-) -> tuple[Array, Array, Array, int]:
+def _read_entries(r: _Reader, prefix: str, numbers: _Numbers, modes: Array) -> tuple[Array, Array, Array, int]:
     """Weights and targets in the order of nodes, where those of each node are, and how many targets there are."""
     labels = r.attrs.get("classlabels_int64s") or r.attrs.get("classlabels_strings") or ()
     ntargets = len(labels) if prefix == "class" else int(r.attrs.get("n_targets", 0))
@@ -267,7 +323,7 @@ def _read_entries(
     weights = r.floats(f"{prefix}_weights", None)
     count = len(weights)
     targets = r.ints(f"{prefix}_ids", count, 0, ntargets - 1)
-    asked = r.ints(f"{prefix}_treeids", count)
+    trees, asked = numbers.trees, r.ints(f"{prefix}_treeids", count)
     tree = np.searchsorted(trees, asked).clip(max=max(len(trees) - 1, 0))
     nodes = numbers.find(tree, r.ints(f"{prefix}_nodeids", count))
     if count and (not len(trees) or (nodes < 0).any() or (trees[tree] != asked).any()):
@@ -277,8 +333,9 @@ def _read_entries(
         counts &= weights != 0  # most of a forest's, whose leaves have a weight for every class
     kept = np.flatnonzero(counts)
     kept = kept[np.argsort(nodes[kept], kind="stable")]
-    counts = np.bincount(nodes[kept], minlength=len(modes))
-    entries = np.stack([np.cumsum(counts) - counts, counts], 1)
+    entries = np.zeros((len(modes), 2), np.int32)
+    entries[:, 1] = np.bincount(nodes[kept], minlength=len(modes))
+    np.cumsum(entries[:-1, 1], out=entries[1:, 0])
     return weights[kept], targets[kept], entries, ntargets
 
 
@@ -341,6 +398,8 @@ def _without_sets(r: _Reader, graph: _Graph) -> _Graph:
 def _without_equalities(graph: _Graph) -> _Graph:
     """The graph with two nodes, at most and at least, in place of one that asks whether numbers are equal, or not."""
     nodes = np.flatnonzero((graph.modes == _EQ) | (graph.modes == _NEQ))
+    if not nodes.size:
+        return graph
     is_not = graph.modes[nodes] == _NEQ
     children = graph.children[nodes]
     children[is_not] = children[is_not, ::-1]
@@ -366,8 +425,9 @@ def _levels_of(r: _Reader, graph: _Graph) -> Array:
         is_reached[front] = True
         below = _distinct(graph.children[front[is_inner[front]]].reshape(-1))
         front = below[~is_reached[below]]
-    nabove = np.bincount(graph.children[is_reached & is_inner].reshape(-1), minlength=len(is_inner))
-    levels, front, level = np.full(len(is_inner), -1), np.flatnonzero(is_reached & (nabove == 0)), 0
+    nabove = _narrow(np.bincount(graph.children[is_reached & is_inner].reshape(-1), minlength=len(is_inner)))
+    levels, level = np.full(len(is_inner), -1, np.int32), 0
+    front = np.flatnonzero(is_reached & (nabove == 0))
     while front.size:
         levels[front] = level
         parents = front[is_inner[front]]
@@ -387,41 +447,60 @@ def _distinct(numbers: Array) -> Array:
     return found[np.concatenate([[True], found[1:] != found[:-1]])] if found.size else found
 
 
-def _arranged(graph: _Graph, levels: Array) -> tuple[Array, Array, Array, Array]:
-    """Nodes, roots, limits and their strictness, tree by tree: roots, then the children of each node side by side."""
-    inner = np.flatnonzero((levels >= 0) & (graph.modes != _LEAF))
-    tops = _distinct(graph.roots)
-    tops = tops[levels[tops] == 0]
-    owners = np.concatenate([tops, inner])
-    sizes = np.repeat([1, 2], [len(tops), len(inner)])
-    order = np.lexsort((np.where(sizes == 1, -1, levels[owners]), graph.tree[owners]))
-    places = np.empty(len(owners), np.int64)
-    places[order] = np.cumsum(sizes[order]) - sizes[order]
-    pairs = np.zeros(len(levels), np.int64)  # where the children of a node lie
-    pairs[inner] = places[len(tops) :]
+def _arranged(r: _Reader, graph: _Graph) -> tuple[Array, Array, Array, Array]:
+    """Nodes, roots, limits and their strictness, tree by tree: roots, then the children of each node side by side.
 
-    first, second, limits, is_strict, nan_second = _compared(graph)
-    slots = np.concatenate([places[: len(tops)], pairs[inner], pairs[inner] + 1])
-    tenants = np.concatenate([tops, first[inner], second[inner]])
-    where = np.full(len(levels), -1)
-    np.maximum.at(where, tenants, slots)
-    is_link = where[tenants] != slots  # the node lies elsewhere
-
-    count = len(slots) + bool(is_link.any())  # links are followed by the neighbour of where they lead
+    The graph's children and trees are let go of before these are made.
+    """
     is_inner = graph.modes != _LEAF
-    own = np.stack([graph.features, pairs, nan_second], 1)
-    leaf = np.stack([graph.entries[:, 0], np.zeros_like(pairs), graph.entries[:, 1]], 1)
+    true_first, is_constant, is_strict, nan_second = _compared(graph)
+    slots, tenants, pairs = _slots_of(r, graph, true_first)
+    graph.children = graph.tree = true_first = np.zeros(0, np.int32)
+    # NumPy makes 64 bits of whatever selects elements, so a part is moved at a time
+    parts = [slice(start, start + _PART) for start in range(0, len(slots), _PART)]
+    where = np.full(len(is_inner), -1, np.int32)
+    for part in parts:
+        np.maximum.at(where, tenants[part], slots[part])
+    has_links = any(bool((where[tenants[part]] != slots[part]).any()) for part in parts)
+
+    count = len(slots) + has_links  # links are followed by the neighbour of where they lead
     nodes = np.zeros((count, 3), np.int32)
-    nodes[slots] = np.where(is_inner[:, None], own, leaf)[tenants]
-    nodes[slots[is_link]] = np.stack([np.zeros_like(slots), where[tenants], np.zeros_like(slots)], 1)[is_link]
-    found, strict = np.full(count, np.nan), np.zeros(count, bool)
-    found[slots[~is_link]] = np.where(is_inner, limits, np.nan)[tenants[~is_link]]
-    strict[slots] = is_strict[tenants]
-    return nodes, where[graph.roots].astype(np.int32), found, strict
+    found, strict = np.full(count, np.nan, graph.limits.dtype), np.zeros(count, bool)
+    for part in parts:
+        slot, tenant = slots[part].astype(np.intp), tenants[part].astype(np.intp)
+        own, is_link = is_inner[tenant], where[tenant] != slot  # a link's node lies elsewhere
+        nodes[slot, 0] = np.where(own, graph.features[tenant], graph.entries[tenant, 0]) * ~is_link
+        nodes[slot, 1] = np.where(is_link, where[tenant], pairs[tenant])
+        nodes[slot, 2] = np.where(own, nan_second[tenant], graph.entries[tenant, 1]) * ~is_link
+        found[slot] = np.where(own & ~is_link & ~is_constant[tenant], graph.limits[tenant], np.nan)
+        strict[slot] = is_strict[tenant]
+    return nodes, where[graph.roots], found, strict
 
 
-def _compared(graph: _Graph) -> tuple[Array, Array, Array, Array, Array]:
-    """First and second children, limits, whether these are strict, and whether a NaN goes to the second child.
+_PART = 2**15
+
+
+def _slots_of(r: _Reader, graph: _Graph, true_first: Array) -> tuple[Array, Array, Array]:
+    """Places that are taken, the node that each is for, and where the children of each node lie, 0 for leaves."""
+    levels, tops = _levels_of(r, graph), _distinct(graph.roots)
+    tops = _narrow(tops[levels[tops] == 0])
+    inner = _narrow(np.flatnonzero((levels >= 0) & (graph.modes != _LEAF)))
+    owners = np.concatenate([tops, inner])
+    sizes = np.repeat(np.array([1, 2], np.int8), [len(tops), len(inner)])
+    order = np.lexsort((np.where(sizes == 1, -1, levels[owners]), graph.tree[owners]))
+    places = np.empty(len(owners), np.int32)
+    places[order] = np.cumsum(sizes[order], dtype=np.int32) - sizes[order]
+    del order, sizes, owners
+    pairs = np.zeros(len(levels), np.int32)
+    pairs[inner] = places[len(tops) :]
+    slots = np.concatenate([places[: len(tops)], pairs[inner], pairs[inner] + 1])
+    second = true_first[inner].astype(np.int8)  # which child, of those that true and not true lead to
+    tenants = np.concatenate([tops, graph.children[inner, 1 - second], graph.children[inner, second]])
+    return slots, tenants, pairs
+
+
+def _compared(graph: _Graph) -> tuple[Array, Array, Array, Array]:
+    """Whether the child that true leads to comes first, all numbers go there, limits are strict, a NaN goes second.
 
     A row goes to the second child where its feature is above the threshold; where no limit makes that so, all numbers
     go to the first one.
@@ -432,8 +511,4 @@ def _compared(graph: _Graph) -> tuple[Array, Array, Array, Array, Array]:
     never = np.isnan(limits) | ((modes == _LT) & (limits == -np.inf))
     always = (modes == _GTE) & (limits == -np.inf)
     true_first = (~is_upper & ~never) | always
-    true, false = graph.children.T
-    return (
-        np.where(true_first, true, false), np.where(true_first, false, true),
-        np.where(never | always, np.nan, limits), is_strict, graph.missing != true_first,
-    )  # fmt: skip
+    return true_first, never | always, is_strict, graph.missing != true_first

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -231,16 +232,18 @@ def test_the_bound_holds_while_many_write(tmp_path, monkeypatch):
     assert 1 <= len(stores[0]) <= 4
 
 
-def test_a_full_disk_is_a_warning(tmp_path, monkeypatch):
-    store = PackedStore(tmp_path)
+@pytest.mark.parametrize("call", ["write", "ftruncate"])
+def test_a_full_disk_is_a_warning(tmp_path, monkeypatch, call):
+    store, count = PackedStore(tmp_path), len(list(Path("/proc/self/fd").iterdir()))
 
     def full(descriptor, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, call, full)
     with pytest.warns(PerformanceWarning, match="No space left"):
         assert not store.put(make_key(), DATA)
-    assert store.nbytes == 0
+    assert (store.nbytes, list(tmp_path.glob("*.writing"))) == (0, [])
+    assert len(list(Path("/proc/self/fd").iterdir())) == count
 
 
 def test_clear(tmp_path):

@@ -2,16 +2,19 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, ValueInfoProto, helper
 
 import graphpool as gp
+from graphpool.onnx.host_texts import _NumberTable, _Table
 
 
 def ml_model(kind, inputs, outputs=("y",), **attributes):
     """A model of one node; inputs by name are element types and shapes, or TypeProtos."""
     types = {
-        name: given if hasattr(given, "map_type") else helper.make_tensor_type_proto(*given)
-        for name, given in inputs.items()
+        name: info if hasattr(info, "map_type") else helper.make_tensor_type_proto(*info)
+        for name, info in inputs.items()
     }
     node = helper.make_node(kind, list(inputs), list(outputs), f"the_{kind}", domain="ai.onnx.ml", **attributes)
     ports = [ValueInfoProto(name=name, type=type_) for name, type_ in types.items()]
@@ -297,3 +300,16 @@ def test_texts_of_any_number_need_one_compilation():
             found = loaded.run({"x": np.array([["abc"[k % 3]] for k in range(rows)], object)})
             np.testing.assert_array_equal(found["joined"], np.concatenate([wanted, wanted]))
         assert loaded.stats().compilations == 1
+
+
+@given(st.data())
+def test_tables_of_numbers_find_what_dicts_do(data):
+    is_float = data.draw(st.booleans())
+    numbers = st.sampled_from([-1.5, -0.0, 0.0, 2.0, float("nan")]) if is_float else st.integers(-3, 3)
+    keys = data.draw(st.lists(numbers, min_size=1, max_size=9))
+    values = data.draw(st.lists(st.integers(0, 9), min_size=len(keys), max_size=len(keys)))
+    dtype = data.draw(st.sampled_from([np.int64, np.float32]))
+    x = np.array(data.draw(st.lists(numbers, max_size=9)), np.float64 if is_float else np.int32)
+    expected, found = (table(keys, values, -1, dtype)(x) for table in (_Table, _NumberTable))
+    np.testing.assert_array_equal(found, expected)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)

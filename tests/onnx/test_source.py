@@ -194,6 +194,54 @@ def test_an_initialiser_that_is_also_an_input_is_a_constant(model):
     assert [port.name for port in found.inputs] == ["x"]
 
 
+def constant(name, tensor, **fields):
+    """A Constant that holds a tensor, with other fields of its attribute."""
+    node = helper.make_node("Constant", [], [name], value=tensor)
+    for field, value in fields.items():
+        setattr(node.attribute[0], field, value)
+    return node
+
+
+def with_constant_weights(model, *nodes):
+    """The model with nodes in place of its initialisers."""
+    del model.graph.initializer[:]
+    kept = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes, *kept])
+    return model
+
+
+def test_a_constant_that_holds_a_tensor_is_an_initialiser(model):
+    found = read_model(with_constant_weights(model, constant("w", numpy_helper.from_array(W))))
+    assert [node.op_type for node in found.nodes] == ["MatMul"]
+    assert np.array_equal(found.constants["w"], W)
+    assert not found.constants["w"].flags.writeable
+
+
+@pytest.mark.parametrize("fields", [{"f": 1.0}, {"type": 1}])
+def test_a_constant_with_other_fields_is_checked(model, fields):
+    with pytest.raises(gp.InvalidArgumentError, match="no valid ONNX model"):
+        read_model(with_constant_weights(model, constant("w", numpy_helper.from_array(W), **fields)))
+
+
+def test_a_constant_by_another_attribute_stays_a_node(model):
+    node = helper.make_node("Constant", [], ["w"], value_floats=[1.0] * 64)
+    assert [node.op_type for node in read_model(with_constant_weights(model, node)).nodes] == ["Constant", "MatMul"]
+
+
+@pytest.mark.parametrize("name", ["x", "w", "y"])
+def test_a_constant_takes_no_name_that_there_is(model, name):
+    model.graph.node.insert(0, constant(name, numpy_helper.from_array(W)))
+    with pytest.raises(gp.InvalidArgumentError, match="no valid ONNX model"):
+        read_model(model)
+
+
+def test_two_constants_of_one_name_are_refused(model):
+    twice = [constant("w", numpy_helper.from_array(W))] * 2
+    with pytest.raises(gp.InvalidArgumentError, match="no valid ONNX model"):
+        read_model(with_constant_weights(model, *twice))
+
+
 def test_functions_of_the_model_are_inlined(model):
     body = [helper.make_node("Relu", ["a"], ["b"]), helper.make_node("Neg", ["b"], ["c"])]
     model.functions.append(helper.make_function("mine", "Twist", ["a"], ["c"], body, [helper.make_opsetid("", 21)]))

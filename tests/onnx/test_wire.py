@@ -76,6 +76,52 @@ def test_what_is_no_model_is_left_to_its_parser(data):
     assert all(0 <= start <= start + size <= len(cut) for start, size in found.places.values())
 
 
+@pytest.mark.parametrize("typed", [False, True])
+def test_tensors_of_nodes_stay_in_the_file_as_initialisers_do(typed, tmp_path):
+    weight, bias = arrays((128, 256), (256,))
+    proto = make([weight])
+    del proto.graph.initializer[:]
+    value = numpy_helper.from_array(weight, "called otherwise")
+    if typed:
+        value = TensorProto(data_type=TensorProto.FLOAT, dims=weight.shape, float_data=weight.ravel())
+    proto.graph.node.insert(0, helper.make_node("Constant", [], ["w0"], value=value))
+    proto.graph.node[1].output[0] = "product"
+    proto.graph.node.append(helper.make_node("Constant", [], ["b"], value=numpy_helper.from_array(bias)))
+    proto.graph.node.append(helper.make_node("Add", ["product", "b"], ["y"]))
+    onnx.save(proto, tmp_path / "m.onnx")
+    data = (tmp_path / "m.onnx").read_bytes()
+    found = outline(memoryview(data))
+    assert sorted(found.places) == [0, 1]
+    assert len(found.model) < 1000
+    x = np.ones((2, 128), np.float32)
+    for source in (tmp_path / "m.onnx", data, proto):
+        model = read_model(source)
+        assert [node.op_type for node in model.nodes] == ["MatMul", "Add"]
+        np.testing.assert_array_equal(model.constants["w0"], weight)
+        np.testing.assert_array_equal(model.constants["b"], bias)
+        with gp.onnx.load(source) as loaded:
+            np.testing.assert_allclose(loaded.run({"x": x})["y"], x @ weight + bias, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("change", ["name", "twice", "output", "input", "domain"])
+def test_nodes_that_are_no_constants_are_left_to_the_checker(change):
+    proto = make(arrays((4, 256)))
+    value = numpy_helper.from_array(arrays((LARGE,))[0])
+    node = helper.make_node("Constant", ["x"] if change == "input" else [], ["c"], value=value)
+    if change == "name":
+        node.attribute[0].name = "values"
+    elif change == "twice":
+        node.attribute.append(node.attribute[0])
+    elif change == "output":
+        node.output.append("d")
+    elif change == "domain":
+        node.domain = "elsewhere"
+    proto.graph.node.append(node)
+    for source in (proto.SerializeToString(), proto):
+        with pytest.raises((gp.InvalidArgumentError, gp.UnsupportedError)):
+            gp.onnx.load(source).close()
+
+
 def test_a_model_without_large_weights_is_kept_as_it_is():
     proto = make(arrays((4, 8))).SerializeToString()
     found = outline(memoryview(proto))

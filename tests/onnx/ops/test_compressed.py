@@ -56,6 +56,75 @@ def test_weights_of_a_product_are_not_blown_up(elem_type, block, per_channel, ze
         assert "f32_matmul_compressed" in implementations(model, {"x": x})
 
 
+NOT_MATRICES = [((6, 4, 3, 3), 0, 0), ((6, 4, 3, 3), 1, 2), ((5,), 0, 0), ((8,), 0, 4), ((), 0, 0), ((3, 8, 5), -1, 0),
+                ((3, 8, 5), 1, 4)]  # fmt: skip
+"""Shapes, axes and sizes of blocks."""
+
+
+def raw_nibbles(rng, shape):
+    count = int(np.prod(shape, dtype=int))
+    raw = rng.integers(0, 256, -(-count // 2), np.uint8)
+    raw[-1] &= 255 >> 4 * (count % 2)
+    return raw.tobytes()
+
+
+@pytest.mark.parametrize("elem_type", [TensorProto.INT4, TensorProto.UINT4])
+@pytest.mark.parametrize(("shape", "axis", "block"), NOT_MATRICES)
+@pytest.mark.parametrize("zeros", [False, True])
+def test_four_bits_that_are_no_matrix_take_a_byte_each(elem_type, shape, axis, block, zeros, tmp_path):
+    rng = np.random.default_rng(2)
+    scales = tuple(dim // block if k == axis else dim for k, dim in enumerate(shape)) if block else shape[axis:][:1]
+    given = [
+        helper.make_tensor("q", elem_type, shape, raw_nibbles(rng, shape), raw=True),
+        numpy_helper.from_array(rng.random(scales, np.float32), "s"),
+    ]
+    if zeros:
+        given.append(helper.make_tensor("z", elem_type, scales, raw_nibbles(rng, scales), raw=True))
+    options = {"axis": axis} | ({"block_size": block} if block else {})
+    nodes = [
+        helper.make_node("DequantizeLinear", [tensor.name for tensor in given], ["w"], **options),
+        helper.make_node("Mul", ["x", "w"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", *shape]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], given)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(proto, tmp_path / "m.onnx")
+    reference = ReferenceEvaluator(proto)
+    for source in (tmp_path / "m.onnx", (tmp_path / "m.onnx").read_bytes(), proto):
+        with gp.onnx.load(source, threads=1) as model, pickle.loads(pickle.dumps(model)) as copy:
+            for rows in (1, 3):
+                inputs = {"x": random_array((rows, *shape))}
+                [expected] = reference.run(None, inputs)
+                for one in (model, copy):
+                    np.testing.assert_allclose(one.run(inputs)["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "axis", "block"), [((64, 32, 3, 3), 0, 0), ((8, 64, 32), 1, 32)])
+def test_constants_of_four_bits_are_counted_with_a_byte_each(shape, axis, block):
+    rng, count = np.random.default_rng(2), int(np.prod(shape))
+    scales = tuple(dim // block if k == axis else dim for k, dim in enumerate(shape)) if block else shape[:1]
+    given = [
+        helper.make_tensor("q", TensorProto.INT4, shape, raw_nibbles(rng, shape), raw=True),
+        numpy_helper.from_array(rng.random(scales, np.float32), "s"),
+    ]
+    options = {"axis": axis} | ({"block_size": block} if block else {})
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"], **options),
+        helper.make_node("Conv" if len(shape) == 4 else "MatMul", ["x", "w"], ["y"]),
+    ]
+    dims = (1, shape[1], 8, 8) if len(shape) == 4 else (shape[0], 2, shape[1])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], given)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with gp.onnx.load(proto.SerializeToString(), threads=1) as model:
+        stats, inputs = model.stats(), {"x": random_array(dims)}
+        [expected] = ReferenceEvaluator(proto).run(None, inputs)
+        np.testing.assert_allclose(model.run(inputs)["y"], expected, rtol=1e-4, atol=1e-3)
+        beside = 4 * int(np.prod(scales)) + count // 2  # scales, and the file's bytes
+        assert stats.constants_nbytes + stats.cached_nbytes <= count + beside + 4096
+
+
 @pytest.mark.parametrize("elem_type", [TensorProto.INT4, TensorProto.UINT4])
 @pytest.mark.parametrize("shape", [(3, 3), (64, 96)])
 @pytest.mark.parametrize("other", [None, "DequantizeLinear", "Cast"])
