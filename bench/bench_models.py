@@ -117,7 +117,7 @@ class LruMemory(ModelMemory):
 
     def rate(self, now: int) -> float:
         """The later used, the more."""
-        return 1.0 / (1 + now - self._last)
+        return 1.0 / (1 + now - self.count.last)
 
     def program_worth(self, now: int, packed_nbytes: int) -> float:
         """More than any packed weight of the model."""

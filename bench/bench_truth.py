@@ -6,7 +6,9 @@
 Without folders the models are made here; ``--random`` makes so many random ones instead. Each model, source and kind of
 shapes has a process of its own, with one thread. Sizes that a file leaves open are 1 (``static``), or 1 to 3
 (``varying``): then the shapes that take most are run. Axes behind the first are 64, or 64 to 96. Inputs are random;
-where a model rejects their content that is reported.
+where a model rejects their content that is reported. For models with sizes that depend on one another, or with inputs
+that are no data: an archive MODEL.npz or MODEL.ANYTHING.npz beside the file has the inputs of the static rows, by name,
+or by name behind ``in.``.
 
 Resident memory is the highest size of the process during the run (VmHWM, reset before it), and is predicted before
 the run by ``predict_peak().resident_nbytes``. Of it stand apart tables in files in which the run looks up rows: what so
@@ -74,6 +76,17 @@ def open_sizes(path: Path) -> dict[str, Any]:
     return found
 
 
+def archived_inputs(path: Path) -> dict[str, Any]:
+    """The inputs in the last archive beside a model; none where there is no archive."""
+    archives = sorted([path.with_suffix(".npz"), *path.parent.glob(f"{path.stem}.*.npz")])
+    archives = [archive for archive in archives if archive.exists()]
+    if not archives:
+        return {}
+    with np.load(archives[-1]) as arrays:
+        names = [name for name in arrays if name not in ("meta",) and not name.startswith("ref.")]
+        return {name.removeprefix("in."): arrays[name] for name in names}
+
+
 def _least(spans: Any) -> Any:
     """The lower ends."""
     if isinstance(spans, tuple):
@@ -97,7 +110,9 @@ def measure(path: Path, source: str, shapes: str) -> dict[str, Any]:
     gc.collect()
     with gp.Engine(threads=1) as engine, gp.onnx.load(given, engine=engine, shapes=declared or None) as model:
         smallest = ShapeRanges({name: _least(spans) for name, spans in sizes.items()}, model.inputs).largest_shapes()
-        inputs = random_inputs(model, getattr(model.predict_peak(), "shapes", None) if declared else smallest)
+        inputs = {} if declared else archived_inputs(path)
+        if not inputs:
+            inputs = random_inputs(model, getattr(model.predict_peak(), "shapes", None) if declared else smallest)
         if "ids" in inputs:  # of our table, all rows of which are to be read
             inputs["ids"] = np.random.default_rng(0).integers(0, 16384, inputs["ids"].shape)
         peak = model.predict_peak() if declared else model.predict_peak(inputs)

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -47,7 +47,7 @@ from .runtime.shape_ranges import RangePeak, ShapeRanges
 from .typing import parse_nbytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from .profile import FootprintPicture
     from .runtime import Model
@@ -106,29 +106,30 @@ def _parser() -> argparse.ArgumentParser:
         "--threads", type=int, metavar="N", help="threads of the engine (default: what the machine allows)"
     )
     engine.add_argument("--memory-limit", metavar="SIZE", help='most memory of the engine, such as "512MiB" or "60%%"')
-    model = argparse.ArgumentParser(add_help=False, parents=[engine])
+    load = argparse.ArgumentParser(add_help=False)
+    load.add_argument("--shape", action="append", default=[], metavar="NAME=2x3", help=SHAPE_HELP)
+    load.add_argument("--weights", choices=WEIGHTS_MODES, default="scoped", help="where packed weights are kept")
+    load.add_argument("--untrusted", action="store_true", help="the files are a stranger's: strict limits, no host")
+    model = argparse.ArgumentParser(add_help=False, parents=[engine, load])
     model.add_argument("model", help="an ONNX file, or where the command says so a graph file")
     model.add_argument("--schedule", choices=STREAM_POLICIES, help="how steps are placed on streams (default: auto)")
     model.add_argument("--streams", type=int, metavar="N", help="most streams (default: 2)")
-    model.add_argument("--weights", choices=WEIGHTS_MODES, default="scoped", help="where packed weights are kept")
     model.add_argument("--fpmath", choices=FPMATH_MODES, default="strict", help="how float32 products may be rounded")
-    model.add_argument("--untrusted", action="store_true", help="the file is a stranger's: strict limits, no host")
-    model.add_argument("--shape", action="append", default=[], metavar="NAME=2x3", help=SHAPE_HELP)
 
     def add(
-        name: str, command: Callable[..., Any], text: str, parent: argparse.ArgumentParser, brief: Any = None
+        name: str, command: Callable[..., Any], text: str, *parents: argparse.ArgumentParser, brief: Any = None
     ) -> argparse.ArgumentParser:
-        sub: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, parents=[parent])
+        sub: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, parents=parents)
         sub.set_defaults(command=command, name=name, brief=brief)
         if brief is not None:
             sub.add_argument("--all", action="store_true", help="print all of the report")
         return sub
 
     text = "Run the models that come with graphpool and check accuracy and predicted memory."
-    add("demo", demo, text, engine, _brief_demo)
+    add("demo", demo, text, engine, brief=_brief_demo)
     add("info", info, "Show versions, processor, instruction sets, threads and settings.", common)
     inspect_text = "Show the partitions of a model and how each is implemented, or those of a graph file (.json)."
-    add_knobs(add("inspect", inspect, inspect_text, model, _brief_inspect))
+    add_knobs(add("inspect", inspect, inspect_text, model, brief=_brief_inspect))
     predict_parser = add("predict", predict, "Predict the memory of a run without running.", model)
     predict_parser.add_argument(
         "--buffers", metavar="FILE", help="write what the arena is planned for, as `plan` reads it"
@@ -147,10 +148,11 @@ def _parser() -> argparse.ArgumentParser:
     run_parser.add_argument("--save", metavar="FILE", help="write the outputs to this .npz file")
     add_bench_options(add("bench", bench, "Time a model on random inputs, beside other engines if asked.", model))
     serve_text = "Serve models over HTTP by the Open Inference Protocol, until a signal ends it."
-    add_serve_options(add("serve", serve, serve_text, engine), SHAPE_HELP)
+    add_serve_options(add("serve", serve, serve_text, engine, load))
     fleet_text = "Plan which machines run how many replicas of which models, and simulate how they answer."
-    add_fleet_options(add("plan-fleet", plan_fleet, fleet_text, common), SHAPE_HELP)
-    plan_parser = add("plan", plan, "Plan the buffers of a CSV file (id, lower, upper, size).", common, _brief_plan)
+    add_fleet_options(add("plan-fleet", plan_fleet, fleet_text, common, load))
+    plan_text = "Plan the buffers of a CSV file (id, lower, upper, size)."
+    plan_parser = add("plan", plan, plan_text, common, brief=_brief_plan)
     plan_parser.add_argument("file", help="a CSV file; lifetimes are half-open")
     plan_parser.add_argument("--capacity", metavar="SIZE", help='what the plan should fit, such as "64MiB"')
     plan_parser.add_argument(
@@ -257,7 +259,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Partitions of a model, or of a graph in oneDNN's JSON form."""
     if is_graph_file(arguments):
         return for_each_form(arguments, inspect_form)
-    with _engine(arguments) as engine, _load(arguments, engine) as model:
+    with _packing_nothing(), _engine(arguments) as engine, _load(arguments, engine) as model:
         inputs = _random_inputs(model, arguments)
         return {
             "inputs": {port.name: describe_port(port) for port in model.inputs},
@@ -265,6 +267,18 @@ def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
             "partitions": _partitions(model, inputs),
             "conditions": list(model.specialise(inputs).conditions),
         }, True
+
+
+@contextmanager
+def _packing_nothing() -> Iterator[None]:
+    """Weights are not packed meanwhile: who only looks at a model does not read them."""
+    cache = gp.cache.constant_tensor_cache("cpu")
+    capacity_nbytes = cache.capacity_nbytes
+    cache.resize(0)
+    try:
+        yield
+    finally:
+        cache.resize(capacity_nbytes)
 
 
 def _brief_inspect(report: Report) -> Report:

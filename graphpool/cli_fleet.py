@@ -12,9 +12,8 @@ import numpy as np
 import graphpool as gp
 
 from . import fleet
-from .cli_serve import ModelLoader, model_names
+from .cli_serve import ModelLoader, add_queue_options, model_names
 from .errors import InvalidArgumentError, brief, explain
-from .runtime.model import WEIGHTS_MODES
 from .runtime.threads import available_threads
 
 if TYPE_CHECKING:
@@ -28,23 +27,15 @@ if TYPE_CHECKING:
 _MOST_REQUESTS = 1_000_000
 
 
-def add_fleet_options(parser: argparse.ArgumentParser, shape_help: str) -> None:
-    """Options of ``plan-fleet``; those that it shares with ``serve`` have the same names."""
+def add_fleet_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``plan-fleet``."""
     parser.add_argument("--models", required=True, metavar="A,B", help="ONNX files, separated by commas")
     parser.add_argument("--rates", metavar="X,Y", help="requests a second for each, of one row; else those of --trace")
     machine = "such as 16GiB, 2x16GiB, or with processors 2x16GiB:8 (default: as many as here); may be repeated"
     parser.add_argument("--machine", action="append", required=True, metavar="SIZE", help=machine)
-    parser.add_argument("--shape", action="append", default=[], metavar="NAME=1..8", help=shape_help)
-    parser.add_argument("--weights", choices=WEIGHTS_MODES, default="scoped", help="where packed weights are kept")
-    parser.add_argument("--untrusted", action="store_true", help="the files are a stranger's: strict limits, no host")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of a run (default: 1)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="runs at once in a replica (default: 1)")
-    parser.add_argument("--join", metavar="DIM", help="first dimension by which a replica joins requests")
-    delay = "how long a request waits for others while a worker is free (default: 0)"
-    parser.add_argument("--join-delay-s", type=float, default=0.0, help=delay)
-    parser.add_argument("--deadline-s", type=float, default=30.0, help="of a request (default: %(default)s)")
-    parser.add_argument("--max-pending", default="256MiB", help="most bytes of a replica's requests (%(default)s)")
-    parser.add_argument("--max-requests", type=int, default=64, help="that wait or run in a replica (%(default)s)")
+    add_queue_options(parser)
     overhead = "that a request takes beside its run (default: %(default)s)"
     parser.add_argument("--overhead-s", type=float, default=0.0005, help=overhead)
     busy = "share of the time that a replica is busy at most (default: %(default)s)"

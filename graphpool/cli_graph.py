@@ -152,7 +152,7 @@ def _forget(tensors: dict[int, gp.Tensor], done: Sequence[gp.Partition], coming:
 def read_inputs(path: str) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of an .npz file; InvalidArgumentError where it is none, or cannot be read."""
     try:
-        with Path(path).open("rb") as file, np.load(file) as arrays:  # NumPy leaves open what it cannot read
+        with Path(path).open("rb") as file, np.lib.npyio.NpzFile(file) as arrays:  # `np.load` takes other files
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, TypeError, EOFError, KeyError, MemoryError, RuntimeError, *_ARCHIVE_ERRORS) as error:
         raise InvalidArgumentError(explain(f"cannot read {path}", accepted="an .npz file", got=error)) from error

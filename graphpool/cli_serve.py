@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import graphpool as gp
 
 from .errors import InvalidArgumentError, brief, explain
-from .runtime.model import WEIGHTS_MODES
 
 if TYPE_CHECKING:
     import argparse
@@ -22,25 +21,28 @@ if TYPE_CHECKING:
     Report = dict[str, Any]
 
 
-def add_serve_options(parser: argparse.ArgumentParser, shape_help: str) -> None:
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``serve``."""
     parser.add_argument("models", nargs="+", metavar="MODEL", help="ONNX files")
     name = "of each model in turn (default: that of its file)"
     parser.add_argument("--name", action="append", dest="names", metavar="NAME", default=[], help=name)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0: one that is free (default: %(default)s)")
-    parser.add_argument("--shape", action="append", default=[], metavar="NAME=1..8", help=shape_help)
-    parser.add_argument("--weights", choices=WEIGHTS_MODES, default="scoped", help="where packed weights are kept")
-    parser.add_argument("--untrusted", action="store_true", help="the files are a stranger's: strict limits, no host")
+    parser.add_argument("--workers", type=int, metavar="N", help="runs at once (default: threads of the engine)")
+    add_queue_options(parser)
+    parser.add_argument("--max-request", default="64MiB", help="most bytes of a request (default: %(default)s)")
+
+
+def add_queue_options(parser: argparse.ArgumentParser) -> None:
+    """Options of one service, which ``plan-fleet`` simulates: how requests wait, are joined and refused."""
     join = "first dimension of inputs and outputs by which requests are joined, up to the end of its range"
     parser.add_argument("--join", metavar="DIM", help=f"{join}; rows must not see one another")
-    parser.add_argument("--workers", type=int, metavar="N", help="runs at once (default: threads of the engine)")
-    delay = "how long a request waits for others while a worker is free (default: 0)"
+    delay = "how long a request waits for others while a worker is free (default: %(default)s)"
     parser.add_argument("--join-delay-s", type=float, default=0.0, help=delay)
     deadline = "within which a request is answered, or refused (default: %(default)s)"
     parser.add_argument("--deadline-s", type=float, default=30.0, help=deadline)
-    parser.add_argument("--max-request", default="64MiB", help="most bytes of a request (default: %(default)s)")
-    parser.add_argument("--max-pending", default="256MiB", help="most bytes of all of them (default: %(default)s)")
+    pending = "most bytes of all requests at once (default: %(default)s)"
+    parser.add_argument("--max-pending", default="256MiB", help=pending)
     most = "that wait or run, before others are refused (default: %(default)s)"
     parser.add_argument("--max-requests", type=int, default=64, help=most)
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _MOST_OPS = 6
 """Ops of a partition that its row names."""
+_MOST_WHOLE = 20
+"""Letters of the longest word that a terminal shows in one line where there is room."""
 _SUFFIXES = {"_nbytes": "", "_ms": " (ms)", "_per_s": "/s", "_percent": " (%)"}
 """Endings of names that are units, and what headings say in their place; values of the first have their unit."""
 
@@ -185,13 +187,36 @@ def _print_with_rich(blocks: Sequence[Block]) -> bool:
     for block in blocks:
         if block.title:
             console.print(Padding(Text(block.title, style="bold"), (0, 0, 0, 2 * block.depth)))
-        table = Table(box=SIMPLE_HEAD if block.headings else None, show_header=bool(block.headings), pad_edge=False)
-        numbers = [_is_number(column) for column in zip(*block.rows, strict=True)]
-        for heading, is_number in zip(block.headings or ("", ""), numbers, strict=False):
-            is_right = is_number and bool(block.headings)
-            table.add_column(Text(heading), justify="right" if is_right else "left", overflow="fold")
+        box = SIMPLE_HEAD if block.headings else None
+        table = Table(box=box, show_header=bool(block.headings), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        headings, indent = block.headings or ("", ""), 2 * (block.depth + bool(block.title))
+        columns = list(zip(*block.rows, strict=True))
+        numbers = [bool(block.headings) and _is_number(column) for column in columns]
+        widths = _fit(headings, columns, numbers, console.width - indent - 2 * (len(columns) - 1))
+        for heading, is_number, width in zip(headings, numbers, widths, strict=False):
+            table.add_column(Text(heading), justify="right" if is_number else "left", overflow="fold", width=width)
         for row in block.rows:
             table.add_row(*(Text(cell, style="" if k or block.headings else "cyan") for k, cell in enumerate(row)))
         if block.rows:
-            console.print(Padding(table, (0, 0, 0, 2 * (block.depth + bool(block.title)))))
+            console.print(Padding(table, (0, 0, 0, indent)))
     return True
+
+
+def _fit(
+    headings: Sequence[str], columns: Sequence[Sequence[str]], numbers: Sequence[bool], room: int
+) -> list[int] | list[None]:
+    """Widths of columns in which no number or short word is torn; None where there is too little room for that."""
+    least, most = [], []
+    for heading, cells, is_number in zip(headings, columns, numbers, strict=False):
+        words = [*heading.split(), *(cells if is_number else " ".join(cells).split())]
+        least.append(max((len(word) for word in words if is_number or len(word) <= _MOST_WHOLE), default=1))
+        most.append(max(map(len, (heading, *cells))))
+    spare = room - sum(least)
+    if spare < 0:
+        return [None] * len(least)
+    widths = least
+    for left, k in enumerate(sorted(range(len(least)), key=lambda k: most[k] - least[k])):
+        more = min(most[k] - least[k], spare // (len(least) - left))
+        widths[k] += more
+        spare -= more
+    return widths

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from colorsys import hls_to_rgb
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .errors import UnsupportedError, explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _GOLDEN_ANGLE = 137.508
 _LIGHTNESS, _SATURATION = 0.72, 0.58
@@ -74,7 +77,7 @@ def _colour(number: int) -> tuple[float, float, float]:
 # ---- figures
 
 
-def make_figure(width: float, height: float) -> Any:
+def make_figure(width: float, height: float) -> Figure:
     """A matplotlib figure that pyplot does not know; UnsupportedError where matplotlib is missing. Unit: inches."""
     try:
         from matplotlib.figure import Figure
@@ -84,7 +87,7 @@ def make_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def draw_rows(rows: Mapping[str, Sequence[Bar]], title: str, x_title: str) -> Any:
+def draw_rows(rows: Mapping[str, Sequence[Bar]], title: str, x_title: str) -> Figure:
     """A figure with a row for each name, and bars on it whose `low` and `high` are 0 and 1."""
     figure = make_figure(10, 1.6 + 0.45 * max(len(rows), 1))
     axes = figure.subplots()
@@ -96,13 +99,13 @@ def draw_rows(rows: Mapping[str, Sequence[Bar]], title: str, x_title: str) -> An
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set(xlabel=x_title, title=_plain(title))
-    draw_bars(axes, bars)
+    draw_bars(figure, axes, bars)
     return figure
 
 
 def draw_arena(
     bars: Sequence[Bar], nbytes: int, bound_nbytes: int, title: str, x_title: str, bound: str = "lower bound"
-) -> Any:
+) -> Figure:
     """A figure of an arena: bars whose `low` and `high` are offsets in bytes, its size and the bound as lines."""
     figure = make_figure(10, 5.5)
     axes = figure.subplots()
@@ -112,11 +115,11 @@ def draw_arena(
     axes.set(xlabel=x_title, ylabel=f"offset in the arena ({unit})", ylim=(0, max(nbytes / size, 1e-9)))
     sizes = f"arena {describe_size(nbytes)}, {bound} {describe_size(bound_nbytes)} (dashed)"
     axes.set_title(f"{_plain(title)}\n{sizes}", fontsize=10)
-    draw_bars(axes, [bar._replace(low=bar.low / size, high=bar.high / size) for bar in bars])
+    draw_bars(figure, axes, [bar._replace(low=bar.low / size, high=bar.high / size) for bar in bars])
     return figure
 
 
-def draw_bars(axes: Any, bars: Sequence[Bar]) -> None:
+def draw_bars(figure: Figure, axes: Axes, bars: Sequence[Bar]) -> None:
     """Draw bars, each with its label where that fits inside, and a key of the kinds below the axes.
 
     Call it last: labels are placed by the size that the axes have then.
@@ -128,12 +131,12 @@ def draw_bars(axes: Any, bars: Sequence[Bar]) -> None:
     colours = [_colour(numbers[bar.kind]) for bar in bars]
     axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=0.5))
     axes.set_xlim(0, max((bar.end for bar in bars), default=0) or 1)
-    _draw_key(axes.figure, list(numbers.items()))
-    axes.figure.draw_without_rendering()
+    _draw_key(figure, list(numbers.items()))
+    figure.draw_without_rendering()
     _draw_labels(axes, bars)
 
 
-def _draw_key(figure: Any, numbers: Sequence[tuple[str, int]]) -> None:
+def _draw_key(figure: Figure, numbers: Sequence[tuple[str, int]]) -> None:
     from matplotlib.patches import Patch
 
     named = [(kind, number) for kind, number in numbers[:_MOST_IN_KEY] if kind]
@@ -145,7 +148,7 @@ def _draw_key(figure: Any, numbers: Sequence[tuple[str, int]]) -> None:
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=_FONT_SIZE)
 
 
-def _draw_labels(axes: Any, bars: Iterable[Bar]) -> None:
+def _draw_labels(axes: Axes, bars: Iterable[Bar]) -> None:
     points_per_pixel = 72 / axes.figure.dpi
     for bar in bars:
         (x0, y0), (x1, y1) = axes.transData.transform([(bar.start, bar.low), (bar.end, bar.high)])

@@ -223,7 +223,7 @@ def parse_nbytes(value: int | str, *, whole_nbytes: int | None = None, auto: boo
     """A size in bytes from an integer, NumPy's too, or a string such as ``"512MiB"``, ``"300M"``, ``"1.5 GB"``.
 
     With `whole_nbytes` a share of so much is accepted too, such as ``"60%"``; `auto` says that the caller understands
-    ``"auto"`` and shares, for the message.
+    ``"auto"``, for the message, and no share above 100%.
 
     Raises
     ------
@@ -239,9 +239,12 @@ def parse_nbytes(value: int | str, *, whole_nbytes: int | None = None, auto: boo
         digits = text.rstrip("BGIKMT% ")
         unit = text[len(digits) :].strip()
         units = _UNITS if whole_nbytes is None else _UNITS | {"%": whole_nbytes / 100}
-        if unit in units and len(digits) < 32 and re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", digits):
+        is_number = len(digits) < 32 and re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", digits)
+        if unit in units and is_number and not (auto and unit == "%" and float(digits) > 100):
             return int(float(digits) * units[unit])
-    shares = ', "auto", or a share such as "60%"' if auto else ', or a share such as "50%"' if whole_nbytes else ""
+    shares = (
+        ', "auto", or a share up to 100%, as "60%"' if auto else ', or a share such as "50%"' if whole_nbytes else ""
+    )
     raise InvalidArgumentError(
         explain(
             "not a size", accepted=f'bytes as an int, or a string such as "512MiB" or "2GB"{shares}', got=brief(value)

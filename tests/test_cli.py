@@ -88,6 +88,17 @@ def test_inspect_predict_run_and_bench(capsys, tmp_path):
     assert report(capsys, "bench", CNN, *shape, "--seconds", "0.01")["engines"][0]["p50_ms"] > 0
 
 
+def test_inspect_packs_no_weights(capsys):
+    cache, looked_up = gp.cache.constant_tensor_cache("cpu"), {}
+    capacity_nbytes = cache.capacity_nbytes
+    for command in ("inspect", "predict"):
+        before = cache.stats().misses
+        report(capsys, command, CNN, "--shape", "image=3x1x8x8")
+        looked_up[command] = cache.stats().misses - before
+        assert cache.capacity_nbytes == capacity_nbytes
+    assert looked_up["inspect"] == 0 < looked_up["predict"]
+
+
 def test_inspect_names_what_the_host_runs_and_why(capsys, tmp_path):
     from tests.helpers.onnx_models import node_model, random_array
 
@@ -176,6 +187,8 @@ def test_info(capsys):
             "dimension 2 of input 'image'; accepted: 8, as in the model; got: 9",
         ),
         (["run", CNN, "--shape", "batch=2", "--save", "/no-such-folder/a"], "/no-such-folder/a.npz: No such file"),
+        (["run", CNN, "--inputs", __file__], "accepted: an .npz file; got: File is not a zip file"),
+        (["serve", CNN, "--port", "99999"], "port; accepted: an int from 0 to 65535; got: 99999"),
         (["trace", CNN, "--shape", "batch=2", "--out", "/"], "/: Is a directory"),
         (["demo", "--memory-limit", "lots"], "not a size"),
         (["demo", "--memory-limit", "1MiB"], "limit"),

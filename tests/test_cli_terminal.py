@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -168,6 +169,14 @@ def test_rich_draws_tables_on_a_terminal() -> None:
     assert "\x1b[" in text
     assert "f32_softmax" in text
     assert "implementations" in text
+
+
+def test_a_terminal_of_80_columns_tears_no_number() -> None:
+    pytest.importorskip("rich")
+    lines = re.sub(r"\x1b\[[\d;]*m", "", shown(["demo"])).splitlines()
+    assert max(map(len, lines)) <= 80
+    for name in ("digits_cnn", "digits_transformer"):
+        assert [line for line in lines if re.search(rf"{name} +364 +\d+\.\d+%.*(MiB|KiB) .*(MiB|KiB)", line)]
 
 
 def test_names_cannot_command_the_terminal(capsys: Any) -> None:

@@ -74,7 +74,7 @@ def measure(options: Any) -> Report:
     def draw() -> Any:
         figure = make_figure(9, 5)
         figure.suptitle(title)
-        left, right = figure.subplots(1, 2, sharey=True)
+        left, right = figure.subplots(1, 2, sharey=True, gridspec_kw={"wspace": 0.1})
         names, places = [row["setting"] for row in rows], range(len(rows))
         left.barh(places, [row["scratch_nbytes"] / KIB for row in rows], color="C0", alpha=0.7)
         right.barh(places, [row["latency_ms"] for row in rows], color="C1", alpha=0.7)
@@ -88,7 +88,7 @@ def measure(options: Any) -> Report:
         return figure
 
     lines = [
-        f"{options.threads} threads; scratch modes: partitions compiled by themselves, beside the model's own arena"
+        f"threads: {options.threads}; scratch modes: partitions compiled by themselves, beside the model's own arena"
     ]
     return Report(title, rows, draw, lines)
 

@@ -31,7 +31,8 @@ def measure(options: Any) -> Report:
     line = f"most in use at once {peak / KIB:,.1f} KiB; predicted for the whole model {predicted / KIB:,.1f} KiB: "
     line += ", ".join(f"{name} {nbytes / KIB:,.1f} KiB" for name, nbytes in picture.parts.items() if nbytes)
     more = {"peak_nbytes": peak, "predicted_nbytes": predicted, "parts_nbytes": picture.parts}
-    return Report(f"Footprint of {options.model.stem} over a run", rows, usage.plot, [line], more)
+    title = f"Footprint of {options.model.stem} over a run"
+    return Report(title, rows, lambda: usage.plot(title), [line], more)
 
 
 if __name__ == "__main__":

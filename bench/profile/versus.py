@@ -68,7 +68,7 @@ def measure(options: Any) -> Report:
         figure.legend(loc="outside lower center", ncols=len(columns), frameon=False)
         return figure
 
-    lines.append(f"{options.threads} threads; growth of resident memory beyond Python with NumPy")
+    lines.append(f"threads: {options.threads}; growth of resident memory beyond Python with NumPy")
     return Report(title, rows, draw, lines)
 
 

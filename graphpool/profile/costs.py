@@ -134,7 +134,8 @@ def profile_ops(
     if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s < math.inf:
         message = explain("timeout_s", accepted="a finite number of seconds, at least 0", got=repr(timeout_s))
         raise InvalidArgumentError(message, timeout_s=timeout_s)
-    form = model.specialise(given).form
+    model.specialise(given)  # says what is wrong with the inputs, and that the model is closed
+    form = model.plain_form(given)
     found: dict[str, OpCost] = {}
     for count in sorted({1, threads}):
         for kind, name, signature, seconds in _measure(form, given, count, repeats):

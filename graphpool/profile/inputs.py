@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import InvalidArgumentError, explain
 from ..runtime.model import Model
-from ..runtime.model_port import describe_port
+from ..runtime.model_port import check_is_mapping, describe_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,10 @@ def inputs_or_random(model: Model, inputs: Mapping[str, Any] | None) -> dict[str
     """The inputs, or random ones where there are none; InvalidArgumentError for what is no model."""
     if not isinstance(model, Model):
         raise InvalidArgumentError(explain("model", accepted="a graphpool.Model", got=type(model).__name__))
-    return random_inputs(model) if inputs is None else dict(inputs)
+    if inputs is None:
+        return random_inputs(model)
+    check_is_mapping("inputs", inputs, "names of inputs as keys, and arrays for them")
+    return dict(inputs)
 
 
 def _example(port: ModelPort) -> str:

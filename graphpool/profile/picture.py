@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
 
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from ..runtime import Model
@@ -107,7 +108,7 @@ class FootprintPicture:
         """
         Path(path).write_text(self.html(beside), encoding="utf-8")
 
-    def plot(self) -> Any:
+    def plot(self) -> Figure:
         """Draw the arena over time: a rectangle for each temporary, with the name of the node that writes it.
 
         Returns

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from matplotlib.figure import Figure
+
     from ..runtime import Model
     from ..runtime.executable import Executable
     from .tenants import ArenaTenant
@@ -220,7 +222,7 @@ class Trace:
         content = {"traceEvents": self.events(), "displayTimeUnit": "ms", "dropped": self.dropped}
         Path(path).write_text(json.dumps(content), encoding="utf-8")
 
-    def plot(self, run: int = -1) -> Any:
+    def plot(self, run: int = -1) -> Figure:
         """Draw a run, one row a stream.
 
         Parameters
@@ -249,7 +251,9 @@ class Trace:
         for step in steps:
             span = (step.start_ns - origin) / ns, (step.end_ns - origin) / ns
             rows[f"stream {step.stream}"].append(Bar(step.kind, step.op or step.kind, *span, 0, 1))
-        return draw_rows(rows, f"run {run}: {describe_time(end - origin)}", f"time since the first step ({unit})")
+        count = len(self.runs())
+        title = f"run {range(count)[run] + 1} of {count}: {describe_time(end - origin)}"
+        return draw_rows(rows, title, f"time since the first step ({unit})")
 
     def footprint(self, run: int = -1) -> Footprint:
         """Bytes of temporaries in use over the time of a run.
@@ -435,8 +439,12 @@ class Footprint:
         """The most that was in use at once. Unit: bytes."""
         return max(self.nbytes, default=0)
 
-    def plot(self) -> Any:
+    def plot(self, title: str = "") -> Figure:
         """Draw the bytes in use over time, and the size of the arena.
+
+        Parameters
+        ----------
+        title : str, default=""
 
         Returns
         -------
@@ -457,7 +465,9 @@ class Footprint:
         axes.fill_between(
             times, used, step="post", alpha=0.4, label=f"in use: {describe_size(self.peak_nbytes)} at most"
         )
-        axes.set(xlabel=f"time since the first step ({x_unit})", ylabel=f"memory ({y_unit})", ylim=(0, None))
+        axes.set(
+            xlabel=f"time since the first step ({x_unit})", ylabel=f"memory ({y_unit})", ylim=(0, None), title=title
+        )
         axes.margins(x=0)
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
         return figure

@@ -14,6 +14,8 @@ from .instructions import AddEvent, Instruction, Run, SetStream, StreamBarrier, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from matplotlib.figure import Figure
+
     from .graph import DependencyGraph
     from .simulation import Simulation
 
@@ -104,7 +106,7 @@ class Schedule:
     def _count(self, kind: type) -> int:
         return sum(isinstance(instruction, kind) for instruction in self.instructions)
 
-    def plot(self, simulation: Simulation | None = None) -> Any:
+    def plot(self, simulation: Simulation | None = None) -> Figure:
         """Draw the timeline of the streams, one row each; calls of one name have one colour, whatever number leads it.
 
         Parameters

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, explain, naming_the_extra
+from ..errors import InvalidArgumentError, brief, explain, naming_the_extra
 from ..runtime import Model
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 __all__ = ["app", "run"]
+
+_MOST_PORT = 65_535
 
 
 def app(
@@ -130,7 +132,7 @@ def run(
     Raises
     ------
     InvalidArgumentError, UnsupportedError
-        As `app`.
+        As `app`, or no port has this number.
     OSError
         The address cannot be had.
 
@@ -138,6 +140,8 @@ def run(
     -----
     Threads: of the main thread, for the signals. A second signal ends it without waiting.
     """
+    if not isinstance(port, int) or not 0 <= port <= _MOST_PORT:
+        raise InvalidArgumentError(explain("port", accepted=f"an int from 0 to {_MOST_PORT}", got=brief(port)))
     service = app(models, **options).state.service
     with naming_the_extra("serve"):
         from .server import serve

@@ -23,8 +23,9 @@ svg { display: block; width: 100%; max-width: 800px; height: 120px; background: 
 polyline { fill: none; stroke: var(--used); stroke-width: 2; vector-effect: non-scaling-stroke; }
 meter { width: 100%; max-width: 800px; height: 18px; }
 table { border-collapse: collapse; } th, td { padding: 2px 12px 2px 0; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; text-align: left; } td { text-align: right; font-variant-numeric: tabular-nums; }
-td:first-child { text-align: left; max-width: 40ch; overflow-wrap: anywhere; }
+th, td { text-align: right; font-weight: 600; } td { font-weight: 400; font-variant-numeric: tabular-nums; }
+th:first-child, td:first-child { text-align: left; min-width: 14ch; max-width: 40ch; overflow-wrap: anywhere; }
+div { overflow-x: auto; }
 """
 
 _SCRIPT = """
@@ -50,11 +51,12 @@ const show = live => {
   at("state").className = live.is_ready ? "" : "bad";
   at("used").textContent = `${size(b.in_use)} in use, ${size(b.leased)} of it leased to runs; peak ${size(b.peak)}; ` +
     `limit ${size(b.limit)}`;
+  at("axes").textContent = `in use over the last ${MOST} s, from 0 at the bottom to ${size(top)} at the top`;
   at("meter").max = top;
   at("meter").value = b.in_use;
   seen.push(b.in_use);
   if (seen.length > MOST) seen.shift();
-  at("line").setAttribute("points", seen.map((n, k) => `${k * 100 / (MOST - 1)},${40 - 38 * n / top}`).join(" "));
+  at("line").setAttribute("points", seen.map((n, k) => `${k * 100 / (MOST - 1)},${40 - 40 * n / top}`).join(" "));
   rows("holdings", ["held by", "size"], Object.entries(b.holdings).filter(([, n]) => n).map(([k, n]) => [k, size(n)]));
   rows("service", Object.keys(live.service), [Object.values(live.service)]);
   rows("models", ["model", "uses", "constants", "programs", "arenas", "results", "now"], live.models.map(m =>
@@ -78,7 +80,7 @@ poll();
 _BODY = """<h1>graphpool</h1><p id="state">loading</p>
 <h2>Budget</h2><p id="used"></p><meter id="meter" aria-label="memory in use"></meter>
 <svg role="img" aria-label="memory in use over two minutes" viewBox="0 0 100 40" preserveAspectRatio="none">
-<polyline id="line" points=""/></svg><div id="holdings"></div>
+<polyline id="line" points=""/></svg><p id="axes"></p><div id="holdings"></div>
 <h2>Requests</h2><div id="service"></div>
 <h2>Models and arenas</h2><div id="models"></div>
 <h2>Caches</h2><div id="caches"></div>"""

@@ -1,9 +1,11 @@
 import numpy as np
+import onnx
 import pytest
 
 import graphpool as gp
 from graphpool.profile import profile_ops
 from graphpool.runtime.costs import cost_key, step_costs
+from tests.helpers.onnx_models import make_model
 from tests.helpers.tower_model import tower_model
 
 
@@ -52,4 +54,24 @@ def test_auto_takes_what_was_measured_to_be_fastest(inputs):
         choice = compiled.schedule.policy.removeprefix("auto:")
         assert measured[choice] <= measured["sequential"]
         assert choice == "sequential" or measured[choice] == min(measured.values())
-        assert (compiled.program.streams is None) == (choice == "sequential")
+        assert (compiled.program.streams is None) == (len(compiled.schedule.streams) == 1)  # ios may want one too
+
+
+def test_profile_ops_measures_at_given_sizes_what_serves_others_too():
+    """Each step that the next run takes at these sizes is scheduled by what was measured."""
+    nodes = [
+        onnx.helper.make_node("Softmax", ["x"], ["a"]),
+        onnx.helper.make_node("Softmax", ["x"], ["b"], axis=0),
+        onnx.helper.make_node("Concat", ["a", "b"], ["y"], axis=1),
+    ]
+    x = np.random.default_rng(0).standard_normal((40, 700), np.float32)
+    source = make_model(nodes, {"x": x}, ["y"], shapes={"x": ["rows", "columns"]})
+    with gp.Engine(threads=2) as engine, gp.onnx.load(source, engine=engine, schedule="list", streams=2) as model:
+        expected = [model.run({"x": part})["y"] for part in (x, x[:13])]
+        profile = profile_ops(model, {"x": x}, repeats=2)
+        [compiled] = model.specialise({"x": x}).compiled
+        graph = compiled.primitive.details.schedule.graph
+        assert len(graph.costs) == 3
+        assert set(graph.costs) <= {op.seconds[1] for op in profile.ops}
+        for part, y in zip((x, x[:13]), expected, strict=True):
+            np.testing.assert_array_equal(model.run({"x": part})["y"], y)

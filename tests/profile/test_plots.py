@@ -62,7 +62,7 @@ pytest.importorskip("matplotlib")
 
 def test_a_trace_and_its_footprint(traced: gp.profile.Trace) -> None:
     assert {"stream 0", "stream 1", "SoftMax"} <= check(traced.plot())
-    check(traced.footprint().plot())
+    assert "a run" in check(traced.footprint().plot("a run"))
 
 
 def test_a_footprint_of_nothing() -> None:

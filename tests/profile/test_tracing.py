@@ -116,9 +116,10 @@ def test_plot_has_a_row_a_stream(model, inputs):
     share_always(model, inputs)
     with trace() as recorded:
         model.run(inputs)
+        model.run(inputs)
     [axes] = recorded.plot().axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["stream 0", "stream 1"]
-    assert re.fullmatch(r"run -1: [\d.]+ [µm]s", axes.get_title())
+    assert re.fullmatch(r"run 2 of 2: [\d.]+ [µm]s", axes.get_title())
     assert re.fullmatch(r"time since the first step \([µm]s\)", axes.get_xlabel())
 
 

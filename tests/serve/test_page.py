@@ -80,6 +80,9 @@ def test_a_browser_shows_what_is_live(tmp_path, is_dark):
         assert eventually(page, uses, "1".__eq__) == "1"
         assert "limit 16.0 MiB" in page.evaluate("document.getElementById('used').textContent")
         assert page.evaluate("document.getElementById('meter').max") == 16 << 20
+        assert page.evaluate("document.getElementById('axes').textContent").endswith(
+            "0 at the bottom to 16.0 MiB at the top"
+        )
         points = "document.getElementById('line').getAttribute('points').split(' ').length"
         assert eventually(page, points, lambda count: count >= 2) >= 2
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")

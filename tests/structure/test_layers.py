@@ -87,6 +87,9 @@ MAY_IMPORT = {
 }
 """For each part of the package, the parts that it may import; ``graphpool`` stands for ``graphpool/__init__.py``."""
 
+TYPES_OF = {"graphpool/graph/partition.py": {"runtime"}}
+"""Parts above that a module may import for types alone: `Partition.compile` gives what the runtime makes."""
+
 KERNEL_FLOORS = {
     "core": set(),
     "eltwise": {"core"},
@@ -140,8 +143,15 @@ def _absolute(path: Path, module: str, level: int, names: list[str]) -> list[str
     return [f"{module}.{name}" for name in names] if module == "graphpool" else [module]
 
 
-def _python_imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+def _is_for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _python_imports(path: Path, *, for_types: bool = True) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    if not for_types:
+        tree.body = [node for node in tree.body if not _is_for_types(node)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -164,7 +174,13 @@ def test_imports_point_downward(path: Path) -> None:
     assert own in MAY_IMPORT, f"{own} has no place among the layers yet"
     read = _cython_imports(path) if path.suffix in (".pyx", ".pxd") else _python_imports(path)
     parts = {_part(name) for name in read if name.split(".")[0] == "graphpool"}
-    assert parts - {own} <= MAY_IMPORT[own]
+    assert parts - {own} <= MAY_IMPORT[own] | TYPES_OF.get(label(path), set())
+
+
+@pytest.mark.parametrize("path", [ROOT / name for name in TYPES_OF], ids=label)
+def test_types_from_above_are_not_imported_in_a_run(path: Path) -> None:
+    parts = {_part(name) for name in _python_imports(path, for_types=False) if name.split(".")[0] == "graphpool"}
+    assert not parts & TYPES_OF[label(path)]
 
 
 @pytest.mark.parametrize("floor", KERNEL_FLOORS)
