@@ -1,6 +1,7 @@
 """What every test starts from."""
 
 import gc
+import signal
 from zlib import crc32
 
 import pytest
@@ -16,6 +17,12 @@ settings.register_profile("slow", suppress_health_check=[HealthCheck.too_slow], 
 
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="a tenth of the tests, the same always, and none marked slow")
+
+
+def pytest_configure():
+    """Let Ctrl-C be tested where a shell without job control started this in the background, which then ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):
