@@ -37,16 +37,17 @@ def add_fleet_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="runs at once in a replica (default: 1)")
     add_queue_options(parser)
     overhead = "that a request takes beside its run (default: %(default)s)"
-    parser.add_argument("--overhead-s", type=float, default=0.0005, help=overhead)
+    parser.add_argument("--overhead-s", type=float, metavar="SECONDS", default=0.0005, help=overhead)
     busy = "share of the time that a replica is busy at most (default: %(default)s)"
-    parser.add_argument("--utilisation", type=float, default=0.7, help=busy)
+    parser.add_argument("--utilisation", type=float, metavar="SHARE", default=0.7, help=busy)
     times = "seconds of runs by model and rows, as JSON, instead of measuring them here"
     parser.add_argument("--times", metavar="FILE", help=times)
-    parser.add_argument("--seconds", type=float, default=1.0, help="to measure each size (default: %(default)s)")
+    measured = "to measure each size (default: %(default)s)"
+    parser.add_argument("--seconds", type=float, metavar="SECONDS", default=1.0, help=measured)
     parser.add_argument("--trace", metavar="FILE", help="CSV of requests to simulate: time_s, model, rows")
     requests = "to simulate for each model without a trace (default: %(default)s)"
-    parser.add_argument("--requests", type=int, default=20_000, help=requests)
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers of the simulation")
+    parser.add_argument("--requests", type=int, metavar="N", default=20_000, help=requests)
+    parser.add_argument("--seed", type=int, metavar="N", default=0, help="of the random numbers of the simulation")
 
 
 def plan_fleet_of(arguments: argparse.Namespace, shapes: Mapping[str, Any]) -> tuple[Report, bool]:

@@ -26,11 +26,14 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL", help="ONNX files")
     name = "of each model in turn (default: that of its file)"
     parser.add_argument("--name", action="append", dest="names", metavar="NAME", default=[], help=name)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="0: one that is free (default: %(default)s)")
+    host = "address to listen at (default: %(default)s)"
+    parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help=host)
+    port = "0: one that is free (default: %(default)s)"
+    parser.add_argument("--port", type=int, metavar="N", default=8000, help=port)
     parser.add_argument("--workers", type=int, metavar="N", help="runs at once (default: threads of the engine)")
     add_queue_options(parser)
-    parser.add_argument("--max-request", default="64MiB", help="most bytes of a request (default: %(default)s)")
+    largest = "most bytes of a request (default: %(default)s)"
+    parser.add_argument("--max-request", metavar="SIZE", default="64MiB", help=largest)
 
 
 def add_queue_options(parser: argparse.ArgumentParser) -> None:
@@ -38,13 +41,13 @@ def add_queue_options(parser: argparse.ArgumentParser) -> None:
     join = "first dimension of inputs and outputs by which requests are joined, up to the end of its range"
     parser.add_argument("--join", metavar="DIM", help=f"{join}; rows must not see one another")
     delay = "how long a request waits for others while a worker is free (default: %(default)s)"
-    parser.add_argument("--join-delay-s", type=float, default=0.0, help=delay)
+    parser.add_argument("--join-delay-s", type=float, metavar="SECONDS", default=0.0, help=delay)
     deadline = "within which a request is answered, or refused (default: %(default)s)"
-    parser.add_argument("--deadline-s", type=float, default=30.0, help=deadline)
+    parser.add_argument("--deadline-s", type=float, metavar="SECONDS", default=30.0, help=deadline)
     pending = "most bytes of all requests at once (default: %(default)s)"
-    parser.add_argument("--max-pending", default="256MiB", help=pending)
+    parser.add_argument("--max-pending", metavar="SIZE", default="256MiB", help=pending)
     most = "that wait or run, before others are refused (default: %(default)s)"
-    parser.add_argument("--max-requests", type=int, default=64, help=most)
+    parser.add_argument("--max-requests", type=int, metavar="N", default=64, help=most)
 
 
 def serve_models(arguments: argparse.Namespace, shapes: Mapping[str, Any]) -> tuple[Report, bool]:

@@ -8,12 +8,10 @@ import numpy as np
 
 from ..errors import InvalidArgumentError, explain
 from ..runtime.model import Model
-from ..runtime.model_port import check_is_mapping, describe_port
+from ..runtime.model_port import check_is_mapping, describe_port, shape_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from ..runtime.model_port import ModelPort
 
 
 def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, np.ndarray[Any, Any]]:
@@ -47,7 +45,7 @@ def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = Non
         if shape is None or (port.dtype is None and not port.is_text):
             message = explain(
                 f"input {port.name!r} has no fixed shape",
-                accepted=f"{_example(port)}, or an entry in shapes",
+                accepted=f"{shape_options(port)}, or an entry in shapes",
                 got=describe_port(port),
             )
             raise InvalidArgumentError(message, input_name=port.name)
@@ -69,16 +67,3 @@ def inputs_or_random(model: Model, inputs: Mapping[str, Any] | None) -> dict[str
         return random_inputs(model)
     check_is_mapping("inputs", inputs, "names of inputs as keys, and arrays for them")
     return dict(inputs)
-
-
-def _example(port: ModelPort) -> str:
-    """How the command is told a shape of an input: by its named dimensions where these are all that is open."""
-    if port.shape is None:
-        return f"--shape {port.name}=2x3"
-    named = [f"--shape {dim}=1" for dim in dict.fromkeys(port.shape) if isinstance(dim, str)]
-    whole = "x".join(str(dim) if isinstance(dim, int) else "1" for dim in port.shape)
-    return (
-        f"{' '.join(named)} or --shape {port.name}={whole}"
-        if None not in port.shape
-        else f"--shape {port.name}={whole}"
-    )

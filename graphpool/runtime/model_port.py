@@ -22,6 +22,7 @@ __all__ = [
     "check_output",
     "describe_port",
     "describe_shapes",
+    "shape_options",
     "stand_in",
 ]
 
@@ -57,6 +58,19 @@ def describe_port(port: ModelPort) -> str:
     """Type and shape as messages write them: ``f32 [batch, 3]``."""
     dims = "[...]" if port.shape is None else "[" + ", ".join("?" if d is None else str(d) for d in port.shape) + "]"
     return f"{port.dtype or ('text' if port.is_text else 'object')} {dims}"
+
+
+def shape_options(port: ModelPort) -> str:
+    """How the command is told a shape of an input: by its named dimensions where these are all that is open."""
+    if port.shape is None:
+        return f"--shape {port.name}=2x3"
+    named = [f"--shape {dim}=1" for dim in dict.fromkeys(port.shape) if isinstance(dim, str)]
+    whole = "x".join(str(dim) if isinstance(dim, int) else "1" for dim in port.shape)
+    return (
+        f"{' '.join(named)} or --shape {port.name}={whole}"
+        if None not in port.shape
+        else f"--shape {port.name}={whole}"
+    )
 
 
 def describe_shapes(values: Mapping[str, Any]) -> str:
@@ -129,9 +143,9 @@ def stand_in(port: ModelPort, given: Any, is_deciding: bool) -> Any:
     if isinstance(given, np.ndarray) or (port.dtype is None and not port.is_text):
         return as_input(port, given)
     if given is None and (not port.is_static or is_deciding):
-        needed = "its content" if is_deciding else "its shape"
+        needed = "its content in shapes" if is_deciding else f"its shape in shapes, or {shape_options(port)}"
         raise InvalidArgumentError(
-            explain(f"input {port.name!r} is not static ({describe_port(port)})", hint=f"give {needed} in shapes"),
+            explain(f"input {port.name!r} is not static ({describe_port(port)})", hint=f"give {needed}"),
             input_name=port.name,
         )
     try:
