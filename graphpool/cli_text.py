@@ -42,6 +42,8 @@ def print_report(report: Report) -> None:
 
 def printable(text: str) -> str:
     """Text of a stranger's for a terminal: what is not printable is written out."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
