@@ -7,6 +7,7 @@ long_lists.py  these lists, which stay there until they are read; _lists.pyx rea
 bounds.py      what a model asks for, found out before it is done
 node.py        nodes and the graphs among their attributes, read once
 trees.py       the decision trees among a node's attributes, checked
+encoders.py    the tables of LabelEncoders from numbers to numbers, as constants
 boundary.py    whatever a step raises becomes an error of graphpool that names the node
 fold.py        computes nodes ahead, where everything that they read is known
 integers.py    products of integers and the scales behind them, as products of dequantised operands

@@ -59,8 +59,9 @@ def make_host_function(
     is_onnx = node.domain in ("", "ai.onnx")
     function: HostFunction | None = None
     make = _maker_of_objects(node, present.values())
-    if make is not None:
-        function = _typed(make(node, numbered, known, source.bounds), node, results)
+    made = None if make is None else make(node, numbered, known, source.bounds)
+    if made is not None:
+        function = _typed(made, node, results)
     elif is_onnx:
         is_inferred = all(value.is_plain for value in results)
         make = (SEARCHES | MOVES | VIEWS if is_inferred else SEARCHES).get(node.op_type)
@@ -68,9 +69,12 @@ def make_host_function(
     if function is not None:
         return function
     make_evaluator = partial(_Evaluator, source, node, names, known, passed, results)
-    if not is_onnx or not has_converter(node):
+    is_own = node.op_type == "LabelEncoder" and len(node.input) > 1  # of which ONNX knows nothing, see encoders.py
+    if is_own and results and all(value is None or value.is_plain for value in inputs):
+        raise NotConvertible("elements of another type than the keys")
+    if not is_own and (not is_onnx or not has_converter(node)):
         return make_evaluator()
-    if not results:  # the evaluator takes 12 MB and longer than most nodes that are computed ahead
+    if is_own or not results:  # the evaluator takes 12 MB and longer than most nodes that are computed ahead
         return _Expression(source.bounds, source.opsets, node, known, passed, make_evaluator)
     evaluator = make_evaluator()  # now, for a node that nothing runs is to be told now
     return _Expression(source.bounds, source.opsets, node, known, passed, lambda: evaluator)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import numpy_helper
 
+from .encoders import listed
 from .expressions import compile_pattern
 from .host_ops import MOVES, getter
 
@@ -117,10 +118,12 @@ def _cast_map(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds)
 
 def _listed(node: Node, name: str) -> list[Any]:
     """Keys or values of a LabelEncoder."""
-    for suffix in ("strings", "int64s", "floats"):
-        if node.attrs.get(f"{name}_{suffix}"):
-            found: list[Any] = _attr(node, f"{name}_{suffix}")
-            return found
+    numbers = listed(node, name)
+    if numbers is not None:
+        return list(numbers.tolist())
+    texts = _attr(node, f"{name}_strings")
+    if texts:
+        return list(texts)
     tensor = node.attrs.get(f"{name}_tensor")
     return [] if tensor is None else [_as_text(item) for item in numpy_helper.to_array(tensor).reshape(-1).tolist()]
 
@@ -143,8 +146,13 @@ def _default_of(node: Node, values: Sequence[Any]) -> tuple[Any, Any]:
     return default, kind
 
 
-def _label_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
-    """The value beside the key that each element is, else the default; a NaN is the key NaN."""
+def _label_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction | None:
+    """The value beside the key that each element is, else the default; a NaN is the key NaN.
+
+    None of numbers, which have an expression in our ops.
+    """
+    if len(node.input) > 1:
+        return None
     if "classes_strings" in node.attrs:  # of opset 1, in both directions
         classes: list[Any] = _attr(node, "classes_strings")
         both = _Table(classes, list(range(len(classes))), node.attrs.get("default_int64", -1), np.int64)
@@ -153,10 +161,7 @@ def _label_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bo
     keys, values = _listed(node, "keys"), _listed(node, "values")
     if not keys or len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys and {len(values)} values")
-    default, dtype = _default_of(node, values)
-    are_numbers = dtype is not np.object_ and not isinstance(keys[0], str)
-    table = (_NumberTable if are_numbers else _Table)(keys, values, default, dtype)
-    return _of_one(node, places, known, table)
+    return _of_one(node, places, known, _Table(keys, values, *_default_of(node, values)))
 
 
 def _category_mapper(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -186,28 +191,6 @@ class _Table:
         else:
             found = [table.get(item, default) for item in items]
         return np.array(found, self._dtype).reshape(x.shape)
-
-
-class _NumberTable:
-    """The same of numbers, sorted: a table of a million in Python takes ten times as much."""
-
-    def __init__(self, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any) -> None:
-        self._default, found, numbers = default, np.asarray(values, dtype), np.asarray(keys)
-        is_nan = numbers != numbers
-        self._of_nan = found[is_nan.argmax()] if is_nan.any() else default
-        numbers, found = numbers[~is_nan], found[~is_nan]
-        order = np.argsort(numbers, kind="stable")
-        order = order[np.append(True, numbers[order][1:] != numbers[order][:-1])[: len(order)]]
-        self._keys, self._values = numbers[order], found[order]
-
-    def __call__(self, x: Any) -> Any:
-        """The values."""
-        places = np.searchsorted(self._keys, x).clip(max=max(len(self._keys) - 1, 0))
-        found = np.full(x.shape, self._default, self._values.dtype)
-        is_key = self._keys[places] == x if len(self._keys) else np.zeros(x.shape, bool)
-        found[is_key] = self._values[places[is_key]]
-        found[x != x] = self._of_nan
-        return found
 
 
 def _one_hot_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:

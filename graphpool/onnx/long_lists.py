@@ -68,7 +68,7 @@ class LongList:
         if isinstance(self._source, AttributeProto):
             return bytes(self._source.SerializeToString())
         if isinstance(self._source, _Compressed):
-            return zlib.decompress(self._source)
+            return zlib.decompress(self._source, bufsize=self._last)
         if isinstance(self._source, MappedFile):
             self._source.check()
         return memoryview(self._source)[self._first : self._last]

@@ -12,6 +12,7 @@ from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpE
 from graphpool.fork import cached_property
 
 from .boundary import Boundary
+from .encoders import ENCODER_LISTS
 from .long_lists import LongList, with_lists, without_lists
 from .trees import TREE_LISTS, TREE_OPS, Trees, read_trees
 
@@ -39,7 +40,8 @@ _EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_LABELS, _LABELS, _LABELS))
 class Node:
     """A node of a model, read from `proto`. Immutable; pickles as its message.
 
-    `attrs` has strings as bytes, lists as list, long ones of numbers as `array`, graphs as `Subgraph`; `captured` are
+    `attrs` has strings as bytes, lists as list, long ones of numbers as `array` or, of a
+    LabelEncoder, as `LongList`, graphs as `Subgraph`; `captured` are
     the outer values that these graphs read; `trees` the decision trees among the attributes, or None: their lists are
     not among `attrs`. `lists` are the long lists that `proto` comes without, by attribute; left out, they are taken
     from it, and protobuf's objects for them are not kept. `trees` are what was read of the same lists before.
@@ -59,11 +61,13 @@ class Node:
         check_text(owner, self.op_type, self.domain, self.name, *self.input, *self.output)
         short, lists = without_lists(proto) if lists is None else (proto, lists)
         with Boundary("read", self):
-            has_trees = self.domain == "ai.onnx.ml" and self.op_type in TREE_OPS
+            is_ml = self.domain == "ai.onnx.ml"
+            has_trees = is_ml and self.op_type in TREE_OPS
+            later = TREE_LISTS if has_trees else ENCODER_LISTS if is_ml and self.op_type == "LabelEncoder" else ()
             self.attrs: dict[str, Any] = {}
             for item in short.attribute[:]:
                 self.attrs[item.name] = long = lists.get(item.name) or _value_of(item)
-                if isinstance(long, LongList) and not (has_trees and item.name.startswith(TREE_LISTS)):
+                if isinstance(long, LongList) and not item.name.startswith(later):
                     self.attrs[item.name] = long.values(item.type)
             self.captured = _captured_by(self.attrs.values())
             _check_attributes(self)
@@ -72,6 +76,7 @@ class Node:
                 self.trees = trees or read_trees(self.label, self.op_type, self.attrs)
                 self.attrs = {name: value for name, value in self.attrs.items() if not name.startswith(TREE_LISTS)}
             self._short, self._lists = short, {name: found.kept() for name, found in lists.items()}
+            self.attrs |= {name: self._lists[name] for name, long in self.attrs.items() if isinstance(long, LongList)}
 
     @property
     def proto(self) -> NodeProto:

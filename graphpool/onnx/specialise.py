@@ -18,6 +18,7 @@ from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .build import Value, static_id
+from .encoders import with_table
 from .fold import fold_constants, is_kept
 from .integers import restore_floats
 from .node import Node, make_node, names_read
@@ -227,6 +228,8 @@ def _rewritten(node: Node, constants: dict[str, Any]) -> list[Node]:
         return _without_compress(node, constants)
     if node.op_type in _LABELS and node.domain == "ai.onnx.ml" and node.attrs.get("classlabels_strings"):
         return _without_texts(node, constants)
+    if node.op_type == "LabelEncoder" and node.domain == "ai.onnx.ml" and len(node.input) == 1:
+        return [with_table(node, constants)]
     return [node]
 
 

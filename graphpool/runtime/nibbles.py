@@ -80,9 +80,15 @@ class Nibbles:
 
 
 def in_bytes(array: Any) -> np.ndarray[Any, Any]:
-    """4-bit elements as integers of one byte each, read-only."""
-    found = np.asarray(array)
-    found = found.astype(np.uint8 if found.dtype == DataType.U4.numpy else np.int8)
+    """4-bit elements as integers of one byte each, read-only; there is never a second copy of so many bytes."""
+    if isinstance(array, Nibbles):
+        found: np.ndarray[Any, Any] = unpack(array.raw, array._tensor).view(np.uint8)
+        if array.data_type is DataType.S4:
+            found = found.view(np.int8)
+            np.left_shift(found, 4, out=found)  # the sign of four bits becomes that of eight
+            np.right_shift(found, 4, out=found)
+    else:
+        found = array.astype(np.uint8 if array.dtype == DataType.U4.numpy else np.int8)
     found.flags.writeable = False
     return found
 

@@ -1,13 +1,15 @@
 """What only the host can run, without fallback: maps, texts, errors of contents; probabilities of support vectors."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, ValueInfoProto, helper
+from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
 import graphpool as gp
-from graphpool.onnx.host_texts import _NumberTable, _Table
+from graphpool.onnx.host_texts import _Table
 
 
 def ml_model(kind, inputs, outputs=("y",), **attributes):
@@ -304,12 +306,50 @@ def test_texts_of_any_number_need_one_compilation():
 
 @given(st.data())
 def test_tables_of_numbers_find_what_dicts_do(data):
-    is_float = data.draw(st.booleans())
+    dtype = data.draw(st.sampled_from([np.float32, np.float64, np.int32, np.int64]))
+    is_float = np.dtype(dtype).kind == "f"
     numbers = st.sampled_from([-1.5, -0.0, 0.0, 2.0, float("nan")]) if is_float else st.integers(-3, 3)
     keys = data.draw(st.lists(numbers, min_size=1, max_size=9))
     values = data.draw(st.lists(st.integers(0, 9), min_size=len(keys), max_size=len(keys)))
-    dtype = data.draw(st.sampled_from([np.int64, np.float32]))
-    x = np.array(data.draw(st.lists(numbers, max_size=9)), np.float64 if is_float else np.int32)
-    expected, found = (table(keys, values, -1, dtype)(x) for table in (_Table, _NumberTable))
+    of_values = data.draw(st.sampled_from([np.int64, np.float32]))
+    x = np.array(data.draw(st.lists(numbers, max_size=9)), dtype)
+    table = {"keys_tensor": np.array(keys, dtype), "values_tensor": np.array(values, of_values)}
+    table["default_tensor"] = np.array([-1], of_values)
+    attributes = {name: numpy_helper.from_array(array, name) for name, array in table.items()}
+    model = ml_model("LabelEncoder", {"x": (helper.np_dtype_to_tensor_dtype(x.dtype), (None,))}, **attributes)
+    model.opset_import[1].version = 4
+    expected, found = _Table(keys, values, -1, of_values)(x), run(model, x=x)
     np.testing.assert_array_equal(found, expected)
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 3, 255, 256, 257, 5000])
+def test_a_large_table_of_numbers_is_a_constant_that_kernels_read(count, is_sorted):
+    rng = np.random.default_rng(count)
+    keys, values = np.cumsum(rng.integers(1, 2**50, count)) - 2**61, rng.random(count).astype(np.float32)
+    keys = keys if is_sorted else rng.permutation(keys)
+    table = {"keys_int64s": keys.tolist(), "values_floats": values.tolist(), "default_float": -1.0}
+    model = ml_model("LabelEncoder", {"x": (TensorProto.INT64, (None,))}, **table)
+    places = rng.integers(0, count, 50)
+    with gp.onnx.load(model, fallback=False, threads=1) as loaded:
+        for near in (-1, 0, 1):
+            x = keys[places] + near
+            expected = np.where(np.isin(x, keys), values[places], np.float32(-1))
+            np.testing.assert_array_equal(loaded.run({"x": x})["y"], expected)
+        assert loaded.engine.budget.holdings()["constants"] >= 12 * count
+        copy = pickle.loads(pickle.dumps(loaded))
+    with copy:
+        np.testing.assert_array_equal(copy.run({"x": keys[places]})["y"], values[places])
+
+
+def test_a_table_of_numbers_whose_elements_are_constants_or_of_another_type():
+    keys = [5, 3, 5, 1]
+    table = {"keys_int64s": keys, "values_int64s": [10, 20, 30, 40]}
+    model = ml_model("LabelEncoder", {"x": (TensorProto.INT64, (3,))}, **table)
+    model.graph.node[0].input[0] = "known"
+    model.graph.initializer.append(helper.make_tensor("known", TensorProto.INT64, [3], [1, 5, 9]))
+    assert run(model, x=np.zeros(3, np.int64)).tolist() == [40, 10, -1]
+    model = ml_model("LabelEncoder", {"x": (TensorProto.FLOAT, (3,))}, **table)
+    with pytest.raises(gp.UnsupportedError, match=r"the_LabelEncoder.*elements of f32, and keys of s64"):
+        run(model, x=np.zeros(3, np.float32))

@@ -10,7 +10,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import numpy_helper
 
 from graphpool.typing import DataType
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["CONVERTERS"]
 
 _FLOATS = (DataType.F32, DataType.F64)
-_MOST_KEYS = 256
-"""Of a LabelEncoder that compares each element with all keys."""
 
 
 def _row(n: NodeView, name: str, like: Value) -> Value:
@@ -216,33 +213,26 @@ def _is_each(n: NodeView, x: Value, keys: Sequence[Any]) -> Value:
 
 
 def _label_encoder(n: NodeView) -> Value:
-    """The value beside the key that each element is, else the default."""
-    keys, values = _numbers(n, "keys"), _numbers(n, "values")
-    default: Any = {"f": n.attr("default_float", -0.0), "i": n.attr("default_int64", -1)}[values.dtype.kind]
-    if n.node.attrs.get("default_tensor") is not None:
-        default = numpy_helper.to_array(n.node.attrs["default_tensor"]).reshape(())
-    x = n[0]
-    n.require(x.dtype is DataType.parse(keys.dtype) and 0 < len(keys) <= _MOST_KEYS, "so many keys, or of this type")
-    n.require(len(values) == len(keys) == len(np.unique(keys)), "keys without values, or one twice")
-    n.require(not (keys.dtype.kind == "f" and np.isnan(keys).any()), "a key that is NaN")
-    is_key = n.cast(_is_each(n, x, keys.tolist()), DataType.F32)
-    place = n.emit_several("ArgMax", [DataType.S64], is_key, axis=-1, keep_dims=False)[0]
-    table = n.builder.literal(values, DataType.parse(values.dtype))
-    found = n.emit("Gather", table, place, axis=0)
-    is_found = n.cast(n.emit("ReduceMax", is_key, axes=[-1], keep_dims=False), DataType.BOOLEAN)
-    return _select(n, is_found, found, n.emit("Expand", n.literal(default, found), shape=found.shape))
+    """The value beside the key that each element is, else the default; see `encoders.with_table`.
 
-
-def _numbers(n: NodeView, name: str) -> np.ndarray[Any, Any]:
-    """Keys or values that are numbers."""
-    for suffix, dtype in (("int64s", np.int64), ("floats", np.float32)):
-        if n.attr(f"{name}_{suffix}"):
-            return np.array(n.attr(f"{name}_{suffix}"), dtype)
-    tensor = n.attr(f"{name}_tensor")
-    n.require(tensor is not None and not n.attr(f"{name}_strings"), f"{name} that are texts")
-    found = numpy_helper.to_array(tensor).reshape(-1)
-    n.require(found.dtype.kind in "if", f"{name} that are texts")
-    return found
+    The greatest key up to an element is found by halves.
+    """
+    n.require(n.has(2), "keys or values that are texts, or another number of them")
+    x, keys, values = n[0], n[1], n[2]
+    n.require(x.dtype is keys.dtype, f"elements of {x.dtype}, and keys of {keys.dtype}")
+    left = count = keys.shape[0]
+    place = n.emit("Expand", n.builder.literal(0, DataType.S32), shape=x.shape)
+    while left > 1:
+        half = left // 2
+        upper = n.emit("Add", place, n.literal(half, place))
+        [is_below] = n.emit_several("LessEqual", [DataType.BOOLEAN], n.emit("Gather", keys, upper, axis=0), x)
+        place, left = _select(n, is_below, upper, place), left - half
+    [is_key] = n.emit_several("Equal", [DataType.BOOLEAN], n.emit("Gather", keys, place, axis=0), x)
+    place = _select(n, is_key, place, n.literal(count + 1, place))
+    if x.dtype.numpy.kind == "f":
+        [is_number] = n.emit_several("Equal", [DataType.BOOLEAN], x, x)
+        place = _select(n, is_number, place, n.literal(count, place))
+    return n.emit("Gather", values, place, axis=0)
 
 
 def _feature_vectorizer(n: NodeView) -> Value:

@@ -222,7 +222,6 @@ def test_feature_vectorizer():
     ("LinearClassifier", X, {"coefficients": [1.0] * 4, "intercepts": [0.0], "classlabels_ints": [3, 4]}, "of labels"),
     ("LinearRegressor", X, {"coefficients": [1.0] * 5}, "the number of coefficients"),
     ("OneHotEncoder", INTS, {"cats_int64s": [1, 1]}, "comes twice"),
-    ("LabelEncoder", INTS, {"keys_int64s": [1, 1], "values_int64s": [1, 2]}, "one twice"),
     ("Imputer", X, {"imputed_value_floats": [1.0, 2.0]}, "the number of values"),
     ("Normalizer", X, {"norm": "L3"}, "another norm"),
 ])  # fmt: skip
