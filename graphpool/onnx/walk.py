@@ -77,7 +77,8 @@ class Walk:
 
     def _input(self, name: str, dtype: Any, shape: Any, content: Any) -> Value:
         if content is not None:
-            return Value(content=content.copy(), from_inputs=True)
+            varies = content.dtype == object and any(map(is_variable, content.reshape(-1)))
+            return Value(content=shape_array(content, dtype.numpy) if varies else content.copy(), from_inputs=True)
         tensor = self._inputs[name] = self.builder.new_tensor(dtype, shape)
         if dtype is not None and shape is not None:
             return Value(None, tensor)

@@ -58,7 +58,8 @@ class Model(Ranked):
         name, and returns a `ModelForm`.
     engine : Engine
     deciding : collection of str, default=()
-        Inputs whose content decides shapes; the model is specialised to their values.
+        Inputs whose content decides shapes; the model is specialised to their values, of which up to 64 int32 or int64
+        of an input vary as sizes do.
     capacity : int, default=16
         Specialised forms to keep; the least recently used one is given up first.
     owns_engine : bool, default=False

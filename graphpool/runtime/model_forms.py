@@ -139,7 +139,9 @@ class ModelForms(ModelRun):
         self._options, self._weights = options, weights
         self.arguments: dict[str, Any] = {"deciding": self.deciding, "capacity": capacity, "shapes": shapes}
         ranges = ShapeRanges({} if shapes is None else shapes, inputs)
-        is_fixed = all(dims is not None and all(isinstance(dim, int) for dim in dims) for dims in ranges.dims.values())
+        is_fixed = not deciding and all(
+            dims is not None and all(isinstance(dim, int) for dim in dims) for dims in ranges.dims.values()
+        )
         varies = engine.device.forms.vary and getattr(specialise, "takes_sizes", False)
         dims = ranges.dims if varies and not is_fixed else None
         self.variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)

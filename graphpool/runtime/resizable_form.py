@@ -44,7 +44,7 @@ class ResizableForm(Locked):
         self._is_closed = False
         self.is_borrowed = False
 
-    def resized(self, shapes: Mapping[str, Any], exactly: bool = True) -> Self | None:
+    def resized(self, shapes: Mapping[Any, Any], exactly: bool = True) -> Self | None:
         """The form for other shapes of the inputs, without compilation; None if a decision would come out otherwise.
 
         Decisions that only say what is faster count if `exactly`. It shares all but the programs with this one, which
@@ -67,7 +67,7 @@ class ResizableForm(Locked):
                 self._leave()
         return found
 
-    def refusal(self, shapes: Mapping[str, Any]) -> str:
+    def refusal(self, shapes: Mapping[Any, Any]) -> str:
         """Why `resized` gives no form for these shapes, for people."""
         return "fixed sizes" if self._variable is None else self._variable.refusal(shapes)
 

@@ -34,24 +34,24 @@ class Symbols:
 
     Parameters
     ----------
-    dims : mapping of str to sequence or None
+    dims : mapping of name to sequence or None
         Of each input the dimensions: an int is fixed, equal names stand for one size, None for one of its own.
-    shapes : mapping of str to tuple of int or None
+    shapes : mapping of name to tuple of int or None
         What they are now.
     trace : Trace
 
     Attributes
     ----------
-    shapes : dict of str to tuple
+    shapes : dict of name to tuple
         With sizes where they may vary.
-    places : list of list of (str, int)
+    places : list of list of (name, int)
         Of each of these the inputs and axes where it stands.
     """
 
-    def __init__(self, dims: Mapping[str, Any], shapes: Mapping[str, Any], trace: Trace) -> None:
-        self.places: list[list[tuple[str, int]]] = []
-        self.shapes: dict[str, Any] = {}
-        found: dict[tuple[str, int], tuple[Size, list[tuple[str, int]]]] = {}
+    def __init__(self, dims: Mapping[Any, Any], shapes: Mapping[Any, Any], trace: Trace) -> None:
+        self.places: list[list[tuple[Any, int]]] = []
+        self.shapes: dict[Any, Any] = {}
+        found: dict[tuple[Any, int], tuple[Size, list[tuple[Any, int]]]] = {}
         for name, shape in shapes.items():
             wanted = dims[name]
             if shape is None:
@@ -72,7 +72,7 @@ class Symbols:
             self.shapes[name] = tuple(sizes)
         self._ranks = {name: None if shape is None else len(shape) for name, shape in shapes.items()}
 
-    def values(self, shapes: Mapping[str, Any]) -> list[Any] | None:
+    def values(self, shapes: Mapping[Any, Any]) -> list[Any] | None:
         """The values of the symbols for other shapes; None where one would have two, or a rank is another.
 
         What stands in the shapes for sizes need not be numbers.
@@ -169,7 +169,7 @@ class VariableForm:
         assert now is not None  # all checks hold for the values that they were made with
         return now
 
-    def values(self, shapes: Mapping[str, Any], exactly: bool = True) -> SizeValues | None:
+    def values(self, shapes: Mapping[Any, Any], exactly: bool = True) -> SizeValues | None:
         """What all sizes are for other shapes of the inputs; None if a decision would come out otherwise.
 
         Those that only say what is faster count if `exactly`.
@@ -230,7 +230,7 @@ class VariableForm:
         rows = zip(self._partitions, first, programs, strict=True)
         return [variable.compiled(own, program, tensors.sized) for variable, own, program in rows]
 
-    def refusal(self, shapes: Mapping[str, Any]) -> str:
+    def refusal(self, shapes: Mapping[Any, Any]) -> str:
         """The first decision that would come out otherwise for these shapes, for people."""
         symbols = self._symbols.values(shapes)
         if symbols is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
 
 from graphpool._sizes import Trace
 from graphpool.errors import OutOfMemoryError
@@ -19,12 +21,47 @@ if TYPE_CHECKING:
 
     from .engine import Engine
 
-__all__ = ["VariableForms"]
+__all__ = ["Content", "VariableForms", "numbers_in", "symbols_of"]
 
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 Form = TypeVar("Form", bound=ResizableForm)
+
+_MOST_NUMBERS = 64
+"""Elements of a deciding content that are sizes; larger ones are data."""
+
+
+class Content(NamedTuple):
+    """Stands among the names of shapes for the numbers that an input holds, which are sizes too."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"content of {self.name}"
+
+
+def numbers_in(deciding: Mapping[str, Any]) -> dict[Content, tuple[int, ...]]:
+    """The contents that are sizes, in a row."""
+    return {
+        Content(name): tuple(array.reshape(-1).tolist())
+        for name, array in deciding.items()
+        if array.dtype in (np.int64, np.int32) and array.size <= _MOST_NUMBERS
+    }
+
+
+def symbols_of(
+    dims: Mapping[str, Any], shapes: Mapping[str, Any], deciding: Mapping[str, Any], trace: Trace
+) -> tuple[Symbols, dict[str, Any], dict[str, Any]]:
+    """The symbols of shapes and contents, and both with sizes where they may vary: contents as arrays of objects."""
+    numbers = numbers_in(deciding)
+    symbols = Symbols({**dims, **dict.fromkeys(numbers)}, {**shapes, **numbers}, trace)
+    contents = dict(deciding)
+    for content in numbers:
+        items = np.empty(len(numbers[content]), object)
+        items[:] = symbols.shapes[content]
+        contents[content.name] = items.reshape(deciding[content.name].shape)
+    return symbols, {name: symbols.shapes[name] for name in shapes}, contents
 
 
 class VariableForms(Generic[Form]):
@@ -68,23 +105,27 @@ class VariableForms(Generic[Form]):
         """A form for these shapes, compiled if there is none yet that serves them.
 
         Decisions that only say what is faster count if `exactly`, or where others find nothing. `compile_form` takes
-        the shapes, the deciding contents by name, and a `VariableForm` where sizes among the shapes vary. `more_dims`
-        are of shapes beside those that all forms have; `key` tells forms apart that are made in different ways.
+        the shapes, the deciding contents by name, and a `VariableForm` where sizes vary, which are then among the
+        shapes, and in place of small integers among the contents. `more_dims` are of shapes beside those that all forms
+        have; `key` tells forms apart that are made in different ways.
         """
         if self._dims is None:
             self.compilations += 1
             return compile_form(shapes, deciding, None)
-        contents = key, *((array.shape, array.tobytes()) for array in deciding.values())
-        found = self._resized(shapes, contents, exactly)
+        numbers = numbers_in(deciding)
+        others = [array for name, array in deciding.items() if Content(name) not in numbers]
+        contents = key, *((array.shape, array.tobytes()) for array in others)
+        sizes: dict[Any, Any] = {**shapes, **numbers}
+        found = self._resized(sizes, contents, exactly)
         if found is not None:
             return found
-        reason = self._refusal(shapes, contents)
+        reason = self._refusal(sizes, contents)
         if reason is not None:
             self._note(reason)
         try:
             made = self._compile({**self._dims, **more_dims}, shapes, deciding, compile_form)
             try:
-                found = made.resized(shapes)
+                found = made.resized(sizes)
             except BaseException:
                 made.close()
                 raise
@@ -101,7 +142,7 @@ class VariableForms(Generic[Form]):
         self.respecialisations.append(reason)
         compile_log.info("compiled anew: %s", reason)
 
-    def _resized(self, shapes: Mapping[str, Any], contents: Any, exactly: bool) -> Form | None:
+    def _resized(self, shapes: Mapping[Any, Any], contents: Any, exactly: bool) -> Form | None:
         """A form made of one that is there; None if every one would decide otherwise."""
         for best in (True,) if exactly else (True, False):
             for entry in list(self._entries):  # others may give all of them up meanwhile
@@ -114,7 +155,7 @@ class VariableForms(Generic[Form]):
                     return found
         return None
 
-    def _refusal(self, shapes: Mapping[str, Any], contents: Any) -> str | None:
+    def _refusal(self, shapes: Mapping[Any, Any], contents: Any) -> str | None:
         """Why the form that was used last for these contents does not serve the shapes; None if there is no form."""
         entries = list(self._entries)
         found = next((form.refusal(shapes) for known, form in entries if known == contents), None)
@@ -146,8 +187,8 @@ class VariableForms(Generic[Form]):
     ) -> Form:
         self.compilations += 1
         trace = Trace()
-        symbols = Symbols(dims, shapes, trace)
-        return compile_form(symbols.shapes, deciding, VariableForm(trace, symbols, self._engine))
+        symbols, sized, contents = symbols_of(dims, shapes, deciding, trace)
+        return compile_form(sized, contents, VariableForm(trace, symbols, self._engine))
 
     def _add(self, form: Form, contents: Any) -> None:
         """Keep one more form, and give the one up that was not used for longest if there are too many.

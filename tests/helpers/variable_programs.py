@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from graphpool._sizes import Trace
 from graphpool.errors import GraphpoolError
 from graphpool.runtime.executable import Executable
-from graphpool.runtime.variable_form import Symbols, VariableForm
+from graphpool.runtime.variable_form import VariableForm
+from graphpool.runtime.variable_forms import Content, numbers_in, symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -21,9 +24,9 @@ __all__ = ["Comparison", "make_unknown", "other_shapes"]
 class Comparison:
     """A model with unknown sizes, compiled for the shapes of some inputs.
 
-    `dims` says what of them may vary, as `Symbols` takes it. `counts` tells how many shapes were alike, how many were
-    but that sizes are computed where a compilation for plain numbers has constants or shares more memory, how many need
-    a compilation of their own, and how many nothing compiles.
+    `dims` says what of them may vary, as `Symbols` takes it; numbers in `deciding` inputs may too. `counts` tells how
+    many shapes were alike, how many were but that sizes are computed where a compilation for plain numbers has
+    constants or shares more memory, how many need a compilation of their own, and how many nothing compiles.
     """
 
     def __init__(
@@ -32,15 +35,32 @@ class Comparison:
     ) -> None:  # fmt: skip
         self._specialise, self._engine, self.counts = specialise, engine, Counter[str]()
         self._deciding, self._dims = {name: inputs[name] for name in deciding}, dims
-        self.shapes = {name: array.shape for name, array in inputs.items()}
+        self.shapes: dict[Any, Any] = {name: array.shape for name, array in inputs.items()}
+        self.shapes |= numbers_in(self._deciding)
         self.form, self._variable = self._compile(self.shapes)
 
     def _compile(self, shapes: Any) -> tuple[Executable, VariableForm]:
         """For sizes that vary, and are these now."""
-        trace = Trace()
-        symbols = Symbols(self._dims, shapes, trace)
+        trace, plain = Trace(), {name: shape for name, shape in shapes.items() if not isinstance(name, Content)}
+        symbols, sized, contents = symbols_of(self._dims, plain, self._contents(shapes), trace)
         variable = VariableForm(trace, symbols, self._engine)
-        return Executable(self._specialise(symbols.shapes, self._deciding), self._engine, variable=variable), variable
+        return Executable(self._specialise(sized, contents), self._engine, variable=variable), variable
+
+    def _contents(self, shapes: Any) -> dict[str, Any]:
+        """The deciding contents that stand among shapes."""
+        return {
+            name: np.array(shapes.get(Content(name), array.reshape(-1)), array.dtype).reshape(array.shape)
+            for name, array in self._deciding.items()
+        }
+
+    def other_contents(self) -> list[dict[Any, Any]]:
+        """The shapes of the compilation with each number of a content changed in turn."""
+        return [
+            {**self.shapes, content: (*numbers[:k], other, *numbers[k + 1 :])}
+            for content, numbers in numbers_in(self._deciding).items()
+            for k, number in enumerate(numbers[:3])
+            for other in {number + 1, number - 1, 3 * number, 1, 0, -1} - {number}
+        ]
 
     @classmethod
     def of(cls, model: Model, inputs: Mapping[str, Any]) -> Comparison:
@@ -51,7 +71,9 @@ class Comparison:
     def compare(self, others: Iterable[Any]) -> None:
         """Assert that each set of shapes gives the same programs both ways, or is left to a fresh compilation."""
         assert describe(self.form) in (self._fresh(self.shapes), self._fresh_varying(self.shapes))
-        for shapes in others:
+        numbers = numbers_in(self._deciding)
+        for given in [*others, *self.other_contents()]:
+            shapes = {**numbers, **given}
             if any(shapes[name] != array.shape for name, array in self._deciding.items()):
                 continue
             wanted = self._fresh(shapes)
@@ -68,7 +90,7 @@ class Comparison:
 
     def _fresh(self, shapes: Any) -> Any:
         try:
-            executable = Executable(self._specialise(shapes, self._deciding), self._engine)
+            executable = Executable(self._specialise(shapes, self._contents(shapes)), self._engine)
         except GraphpoolError:
             return None
         try:

@@ -327,6 +327,72 @@ def test_inputs_that_decide_have_compilations_of_their_own(engine):
                 )
 
 
+def test_numbers_that_decide_are_sizes(engine):
+    """Of positions that begin at an input, and end at another, no number is fixed."""
+    Node = onnx.helper.make_node
+    nodes = (
+        Node("Shape", ["x"], ["s"], start=0, end=1), Node("Squeeze", ["s"], ["rows"]),
+        Node("Add", ["n", "rows"], ["e"]), Node("Range", ["n", "e", "one"], ["places"]),
+        Node("Gather", ["table", "places"], ["row"]), Node("Add", ["x", "row"], ["sum"]),
+        Node("Slice", ["sum", "zero", "k"], ["cut"]), Node("Relu", ["cut"], ["y"]),
+    )  # fmt: skip
+    table = np.arange(240, dtype=np.float32).reshape(60, 4)
+    constants = {"table": table, "one": np.int64(1), "zero": np.array([0])}
+    case = DynamicModel(nodes, {"x": ("f", "r", 4), "n": ("i",), "k": ("i", 1)}, {"y": 2}, constants, {"r": (4, 9)})
+    rng = np.random.default_rng(0)
+    with case.load(engine) as model:
+        for first, end, rows in ((3, 2, 5), (40, 3, 7), (17, 4, 8), (3, 30, 9), (9, -2, 6), (11, -3, 9)):
+            x = rng.standard_normal((rows, 4)).astype(np.float32)
+            y = model.run({"x": x, "n": np.array(first), "k": np.array([end])})["y"]
+            np.testing.assert_array_equal(y, np.maximum((x + table[first : first + rows])[:end], 0))
+        assert model.stats().compilations == 2  # a negative end counts from behind
+        assert "content of k[0]=-2: content of k[0] >= 0 no longer holds" in model.stats().respecialisations[-1]
+
+
+def test_fixed_shapes_do_not_fix_numbers_that_decide(engine):
+    node = onnx.helper.make_node("Slice", ["x", "zero", "k"], ["y"])
+    case = DynamicModel((node,), {"x": ("f", 9, 4), "k": ("i", 1)}, {"y": 2}, {"zero": np.array([0])}, {})
+    x = np.arange(36, dtype=np.float32).reshape(9, 4)
+    with case.load(engine) as model:
+        for end in range(2, 9):
+            np.testing.assert_array_equal(model.run({"x": x, "k": np.array([end])})["y"], x[:end])
+        assert model.stats().compilations == 1
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        onnx.helper.make_node("InstanceNormalization", ["x", "ones", "ones"], ["y"]),
+        onnx.helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+        onnx.helper.make_node(
+            "AveragePool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], pads=[1, 1, 0, 0], ceil_mode=1
+        ),
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_images_of_any_size_share_a_compilation(engine, node):
+    sizes = {"n": (2, 4), "h": (5, 30), "w": (5, 30)}
+    case = DynamicModel((node,), {"x": ("f", "n", 4, "h", "w")}, {"y": 4}, {"ones": np.ones(4, np.float32)}, sizes)
+    with case.load(engine) as model:
+        for job in jobs(case, 12, engine):
+            check(model, job)
+        assert model.stats().compilations == 1
+
+
+@pytest.mark.parametrize("op_type", ["Squeeze", "Unsqueeze"])
+def test_axes_that_there_are_not_are_refused(engine, op_type):
+    node = onnx.helper.make_node(op_type, ["x", "axes"], ["y"])
+    case = DynamicModel((node,), {"x": ("f", 1, "a"), "axes": ("i", 1)}, {"y": 0}, {}, {})
+    proto = case.proto()
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    with gp.onnx.load(proto.SerializeToString(), engine=engine) as model:
+        x = np.ones((1, 5), np.float32)
+        assert model.run({"x": x, "axes": np.array([0])})["y"].size == 5
+        for axis in (-5, 4):
+            with pytest.raises(gp.InvalidShapeError, match=op_type):
+                model.run({"x": x, "axes": np.array([axis])})
+
+
 def test_broadcast_sizes_stay_variable(engine):
     Node = onnx.helper.make_node
     nodes = (

@@ -6,6 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
+from graphpool._sizes import largest
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
@@ -154,5 +155,5 @@ def _channels(
 
 def _channel_scratch(values: dict[str, Any]) -> int:
     """Bytes of ``workspace``: moments, three floats a channel, and a row."""
-    width = int(values["width"])
-    return record("gp_moments").nbytes * width + 4 * 3 * width + 4 * max(int(values["run"]), width)
+    width: int = values["width"]
+    return record("gp_moments").nbytes * width + 4 * 3 * width + 4 * largest(values["run"], width)

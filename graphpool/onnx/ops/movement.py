@@ -43,6 +43,7 @@ def _flatten(n: NodeView) -> Value:
 
 def _squeeze(n: NodeView) -> Value:
     shape, axes = n[0].shape, n.ints("axes", 1)
+    n.require(all(-len(shape) <= axis < len(shape) for axis in axes or ()), "an axis that there is not")
     gone = {axis % len(shape) for axis in axes} if axes is not None else {k for k, dim in enumerate(shape) if dim == 1}
     n.require(all(shape[axis] == 1 for axis in gone), "squeezed dimensions are not 1")
     return n.reshape(n[0], [dim for axis, dim in enumerate(shape) if axis not in gone])
@@ -51,7 +52,9 @@ def _squeeze(n: NodeView) -> Value:
 def _unsqueeze(n: NodeView) -> Value:
     axes = n.ints("axes", 1) or []
     dims = list(n[0].shape)
-    for axis in sorted(axis % (len(dims) + len(axes)) for axis in axes):
+    rank = len(dims) + len(axes)
+    n.require(all(-rank <= axis < rank for axis in axes), "an axis that there is not")
+    for axis in sorted(axis % rank for axis in axes):
         dims.insert(axis, 1)
     return n.reshape(n[0], dims)
 

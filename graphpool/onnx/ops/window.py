@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -261,6 +262,9 @@ def _rounding(n: NodeView, kernel: list[int], dilations: list[int]) -> str:
     if not n.attr("ceil_mode", 0):
         return "floor"
     options, needed = window(n, len(kernel)), set()
+    reaches = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    if all(map(operator.le, map(operator.add, options["pads_end"], options["strides"]), reaches)):
+        return "ceil"  # every window that sticks out starts before the end, whatever the size
     for k, size in enumerate(n[0].shape[2:]):
         begin, end, stride = options["pads_begin"][k], options["pads_end"][k], options["strides"][k]
         last, rest = divmod(size + begin + end - dilations[k] * (kernel[k] - 1) - 1, stride)
