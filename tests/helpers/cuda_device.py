@@ -50,7 +50,7 @@ class Kit:
     def __init__(self):
         self.device = Device(0)
         self.device.set_current()
-        self.code = compile_cubin(SOURCE.read_text())
+        self.code = compile_cubin(SOURCE.read_text(), f"sm_{self.device.arch}")
         self.pool = DeviceMemoryResource(self.device, DeviceMemoryResourceOptions(max_size=64 << 20))
         self.pinned = LegacyPinnedMemoryResource()
         self.a, self.b = self.device.create_stream(), self.device.create_stream()

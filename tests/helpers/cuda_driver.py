@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 CUDA_TESTS = Path(__file__).parents[1] / "cuda"
 FOLDER_VARIABLE = "GRAPHPOOL_TEST_DRIVER"
 """Set in child processes that run on the driver: the folder where it lies."""
+DEVICE_VARIABLE = "GRAPHPOOL_TEST_DEVICE"
+"""Set in child processes that run the same tests on a device."""
 
 HEADERS = "nvidia-cuda-runtime"
 
@@ -121,8 +123,31 @@ def environment(folder: Path, **settings: object) -> dict[str, str]:
     }
 
 
-class TestDriver:
-    """What tests ask of the driver of their process."""
+class NvidiaDriver:
+    """NVIDIA's own driver, with a device: it keeps no books that tests could read, and chooses its own orders."""
+
+    def reports(self) -> list[str]:
+        """None."""
+        return []
+
+    def kinds(self) -> set[str]:
+        """None."""
+        return set()
+
+    def live(self) -> list[str]:
+        """Nothing is known."""
+        return []
+
+    def seed(self, number: int) -> None:
+        """Has no effect."""
+
+    def overflows(self) -> int:
+        """None."""
+        return 0
+
+
+class TestDriver(NvidiaDriver):
+    """What tests ask of the test driver of their process."""
 
     __test__ = False
 

@@ -26,6 +26,13 @@ SOURCES_OF_A_LIBRARY = 24
 """Kernels that one run of the compiler takes."""
 
 
+class NoTwins:
+    """What a device has, which runs kernels as they are."""
+
+    def add(self, kernels: Iterable[CudaKernel]) -> None:
+        """Has no effect."""
+
+
 class Twins:
     """The host forms of kernels, in libraries that the test driver has loaded."""
 

@@ -138,7 +138,8 @@ def test_temporaries_of_a_stream_serve_all_its_work(driver, gpu, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_events_order_streams(driver, gpu, seed):
+@pytest.mark.parametrize("is_ordered", [True, pytest.param(False, marks=pytest.mark.planted)])
+def test_events_order_streams(driver, gpu, seed, is_ordered):
     """The second stream reads what the first has written, behind its event; without it the driver finds that."""
     driver.seed(seed)
     g = GraphBuilder(graph=gp.Graph("gpu"))
@@ -150,21 +151,18 @@ def test_events_order_streams(driver, gpu, seed):
         [y.replace(shape=(64,))], [g.tensors[2].replace(shape=(64,))], gpu
     )
     source = upload(x, gpu, np.zeros(64, np.float32))
-    for is_ordered in (True, False):
-        with gp.Stream(gpu) as a, gp.Stream(gpu) as b:
-            [middle] = first.execute(a, [source])
-            event = a.record()
-            if is_ordered:
-                b.wait_event(event)
-            [result] = second.execute(b, [middle])
-            event.wait()
-            assert event.is_done
-            b.wait()
-            assert ("use without order" in driver.kinds()) == (not is_ordered)
-            if is_ordered:
-                np.testing.assert_array_equal(result.numpy(), np.ones(64, np.float32))
-            del middle, result
-            gc.collect()
+    with gp.Stream(gpu) as a, gp.Stream(gpu) as b:
+        [middle] = first.execute(a, [source])
+        event = a.record()
+        if is_ordered:
+            b.wait_event(event)
+        [result] = second.execute(b, [middle])
+        event.wait()
+        assert event.is_done
+        b.wait()
+        assert ("use without order" in driver.kinds()) == (not is_ordered)
+        if is_ordered:
+            np.testing.assert_array_equal(result.numpy(), np.ones(64, np.float32))
 
 
 def test_work_goes_to_the_users_stream(gpu):

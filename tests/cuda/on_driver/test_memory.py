@@ -230,6 +230,7 @@ def test_lease_holds_memory_until_the_last_reader_ended(driver, resource, stream
     resource.deallocate(out, 3 * 64)
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("seed", range(8))
 def test_reader_that_the_lease_is_not_told_of_is_found(driver, resource, streams, seed):
     driver.seed(seed)

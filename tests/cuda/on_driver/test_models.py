@@ -281,6 +281,7 @@ def test_schedules_have_parallel_branches_in_one_graph(driver, gpu, monkeypatch,
         assert gpu.budget.peak == predicted
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("policy", ["wavefront", "asap"])
 def test_waits_that_are_left_out_of_a_model_are_found(driver, gpu, monkeypatch, policy):
     """Those between launches are: what forks and joins the capture itself is refused by the driver at once."""

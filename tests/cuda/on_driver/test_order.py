@@ -116,6 +116,7 @@ def played(driver, kit, policy, seed, streams, how, left_out=None):
     return found, bool(kinds)
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("how", [directly, captured])
