@@ -89,6 +89,8 @@ CALLS = {
     "resampling": image.resampling(True, False, 4, 3, WINDOWS, "f32", epilogue((4, 3, 4, 4))),
     "integers": products.eltwise(wide("s64", "s32", "mod")),
     "doubles": products.eltwise(wide("f64", "f64", "div")),
+    "floats of 8 bits": products.eltwise(wide("f32", "f8_e5m2", "div")),
+    "a range": rows.reduce("least", SHAPE, [0, 1, 2], "f32", STRIDES, None),
     **{mode: rows.reduce(mode, SHAPE, [1], "f32", STRIDES, epilogue((4, 8))) for mode in ("sum", "max", "l2")},
     "max pool": image.pooling("max", 4, 3, WINDOWS, "f32", epilogue((4, 3, 4, 4)), pads_end=(0, 0)),
     "mean pool": image.pooling("avg", 4, 3, WINDOWS, "f32", epilogue((4, 3, 4, 4)), pads_end=(0, 0)),

@@ -28,7 +28,13 @@ def driver_folder(tmp_path_factory):
     return folder
 
 
-SLOW = {"test_attention.py", "test_cases.py", "test_lines.py", "test_special_values.py"}  # they compile many kernels
+SLOW = {
+    "test_attention.py",
+    "test_cases.py",
+    "test_lines.py",
+    "test_quantise.py",
+    "test_special_values.py",
+}  # they compile many kernels
 NAMES = sorted(path.name for path in FOLDER.glob("test_*.py"))
 
 

@@ -49,6 +49,18 @@ static __device__ __forceinline__ unsigned short gp_to_f16(float x) {
     return bits;
 }
 #endif
+static __device__ __forceinline__ float gp_from_f8(unsigned bits, int mantissa, int bias) {
+    const float finite = __uint_as_float((bits & 0x7fu) << (23 - mantissa)) * __uint_as_float((254u - bias) << 23);
+    return __uint_as_float(__float_as_uint(finite) | (bits & 0x80u) << 24);
+}
+// The code of |x|, not NaN, as if the range were open upwards.
+static __device__ __forceinline__ unsigned gp_to_f8(float x, int mantissa, int bias) {
+    const unsigned bits = __float_as_uint(x) & 0x7fffffffu, drop = 23 - mantissa, most = 128 - bias;
+    const unsigned rounded = bits + ((1u << (drop - 1)) - 1) + (bits >> drop & 1);
+    const float step = __uint_as_float((most + drop) << 23);  // its last place is the least denormal
+    const unsigned denormal = __float_as_uint(__uint_as_float(bits) + step) - __float_as_uint(step);
+    return bits < most << 23 ? denormal : (rounded - ((most - 1) << 23)) >> drop;
+}
 // To f32 by rounding to odd, after which rounding to 11 or fewer bits equals rounding once.
 // Source: Boldo and Melquiond, "When double rounding is odd", 2005.
 static __device__ __forceinline__ float gp_to_odd(GP_REG x) {
@@ -63,12 +75,31 @@ GP_LOAD gp_load_f16(const char *at, long long i) { return (GP_REG)gp_from_f16(((
 GP_LOAD gp_load_bf16(const char *at, long long i) {
     return (GP_REG)__uint_as_float((unsigned)((const unsigned short *)at)[i] << 16);
 }
+GP_LOAD gp_load_f8_e5m2(const char *at, long long i) {
+    const unsigned bits = ((const unsigned char *)at)[i];
+    const float special = __uint_as_float((bits & 3u) << 21 | 0x7f800000u | (bits & 0x80u) << 24);
+    return (GP_REG)((bits & 0x7cu) == 0x7cu ? special : gp_from_f8(bits, 2, 15));
+}
+GP_LOAD gp_load_f8_e4m3(const char *at, long long i) {
+    const unsigned bits = ((const unsigned char *)at)[i];
+    return (GP_REG)((bits & 0x7fu) == 0x7fu ? __uint_as_float(0x7fc00000u) : gp_from_f8(bits, 3, 7));
+}
 GP_STORE gp_store_f64(char *at, long long i, GP_REG x) { ((double *)at)[i] = (double)x; }
 GP_STORE gp_store_f32(char *at, long long i, GP_REG x) { ((float *)at)[i] = (float)x; }
 GP_STORE gp_store_f16(char *at, long long i, GP_REG x) { ((unsigned short *)at)[i] = gp_to_f16(gp_to_odd(x)); }
 GP_STORE gp_store_bf16(char *at, long long i, GP_REG x) {
     const unsigned bits = __float_as_uint(gp_to_odd(x)), rounded = bits + 0x7fffu + (bits >> 16 & 1u);
     ((unsigned short *)at)[i] = (unsigned short)(x != x ? bits >> 16 | 0x40u : rounded >> 16);
+}
+GP_STORE gp_store_f8_e5m2(char *at, long long i, GP_REG x) {
+    const float y = gp_to_odd(x);
+    const unsigned code = gp_to_f8(y, 2, 15), number = x != x ? 0x7eu : code > 0x7cu ? 0x7cu : code;
+    ((unsigned char *)at)[i] = (unsigned char)((__float_as_uint(y) >> 24 & 0x80u) | number);
+}
+GP_STORE gp_store_f8_e4m3(char *at, long long i, GP_REG x) {  // which has no infinity
+    const float y = gp_to_odd(x);
+    const unsigned code = gp_to_f8(y, 3, 7), number = x != x || code > 0x7fu ? 0x7fu : code;
+    ((unsigned char *)at)[i] = (unsigned char)((__float_as_uint(y) >> 24 & 0x80u) | number);
 }
 #endif
 
@@ -92,4 +123,6 @@ GP_NARROW(f64)
 GP_NARROW(f32)
 GP_NARROW(f16)
 GP_NARROW(bf16)
+GP_NARROW(f8_e5m2)
+GP_NARROW(f8_e4m3)
 #endif

@@ -27,10 +27,15 @@ REDUCTIONS = {
     "prod": ("1", "gp_mul(a, b)", "(x)", "(x)"),
     "max": ("GP_LEAST", "gp_max(a, b)", "(x)", "(x)"),
     "min": ("GP_MOST", "gp_min(a, b)", "(x)", "(x)"),
+    "least": ("0", "gp_min(a, b)", "(gp_is_nan(x) != 0 ? 0 : x)", "(x)"),
+    "greatest": ("0", "gp_max(a, b)", "(gp_is_nan(x) != 0 ? 0 : x)", "(x)"),
     "l1": ("0", "gp_add(a, b)", "gp_abs(x)", "(x)"),
     "l2": ("0", "gp_add(a, b)", "(x) * (x)", "gp_sqrt(x)"),
 }
-"""Mode -> the neutral number, and as expressions: a and b joined, an element x, the result of the joined x."""
+"""Mode -> the neutral number, and as expressions: a and b joined, an element x, the result of the joined x.
+
+``least`` and ``greatest`` are those of the numbers and 0; a NaN is none.
+"""
 
 
 def _define_limits(source: KernelSource, dtype: str) -> None:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPES", "NIBBLES", "REGISTERS", "CudaCall", "CudaKernel", "KernelSource"]
 
-DTYPES = frozenset({"f64", "f32", "bf16", "f16", "s64", "s32", "u32", "s16", "u16", "s8", "u8", "boolean"})
+DTYPES = frozenset({
+    "f64", "f32", "bf16", "f16", "f8_e5m2", "f8_e4m3", "s64", "s32", "u32", "s16", "u16", "s8", "u8", "boolean",
+})  # fmt: skip
 """Element types that kernels read and write."""
 
 NIBBLES = frozenset({"s4", "u4"})

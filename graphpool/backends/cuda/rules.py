@@ -13,6 +13,7 @@ from ...typing import DataType, dense_strides
 from ..cpu.emit import indexing, movement, parts, quantization  # noqa: F401  (imported for their rules)
 from ..cpu.emit.reduce import NAMES
 from ..cpu.layout.images import axes_of, pick
+from ..cpu.lower.region import Region
 from ..cpu.match.groups import AnchorGroup
 from ..cpu.products.matmul_problem import Product
 from ..cpu.support import RULES as CPU_RULES
@@ -225,6 +226,36 @@ def _lower_best(lowering: CudaLowering, group: Group, count: int, **order: bool)
         register=register_of_type(source.dtype), has_values=len(places) > 1, **order,
     )  # fmt: skip
     lowering.launch(call, [source, *reversed(places)])
+    for tensor, place in zip(op.outputs, places, strict=True):
+        lowering.finish(tensor.id, place)
+
+
+@rule("DynamicQuantizeLinear")
+def lower_dynamic_quantize(lowering: CudaLowering, group: Group) -> None:
+    """The range, in two reductions; the scale and the zero point that it asks for; the bytes."""
+    op = group.first
+    source, places = lowering.value(op.inputs[0].id), [lowering.target(tensor.id) for tensor in op.outputs]
+    range_of = Region(lowering, ())
+    ends = []
+    for mode in ("least", "greatest"):
+        end, axes = lowering.temporary(()), range(len(source.shape))
+        lowering.launch(reduce(mode, source.shape, axes, source.dtype.value, source.strides, None), [source, end])
+        ends.append(range_of.load(end))
+    least, greatest = ends
+    builder, extent = range_of.builder, range_of.binary("sub", greatest, least)
+    extent = builder.ternary("select", extent, extent, builder.const(1.0))
+    scale = range_of.binary("div", extent, builder.const(255.0))
+    zero = range_of.unary(
+        "round", range_of.unary("clamp", range_of.binary("div", range_of.unary("neg", least), scale), 0.0, 255.0)
+    )
+    range_of.write(places[1], scale)
+    range_of.write(places[2], zero)
+    range_of.emit()
+    region = Region(lowering, source.shape)
+    scale, zero = (region.load(place.reshaped(())) for place in places[1:])
+    scaled = region.binary("div", region.load(source), scale)
+    region.write(places[0], region.binary("add", region.unary("round", scaled), zero))
+    region.emit()
     for tensor, place in zip(op.outputs, places, strict=True):
         lowering.finish(tensor.id, place)
 
