@@ -67,6 +67,9 @@ cdef class SizeProgram:
         free(self.terms)
         free(self.checks)
 
+    def __reduce__(self):
+        return SizeProgram, (self.trace,)
+
     cdef int64_t evaluate(self, const int64_t *values, int64_t *results) noexcept nogil:
         """Fill in the value of each term; 0, or the number from 1 of a check that fails, negative for a term that has
         no value."""

@@ -133,7 +133,7 @@ VARIABLES = {
     ),
     "packed_store": Variable(
         ("GRAPHPOOL_PACKED_STORE",), str, "a folder", None,
-        "Folder in which packed weights are kept, mapped by all processes that need them.",
+        "Folder in which packed weights and compiled programs are kept, for all processes that need them.",
     ),
     "cubin_folder": Variable(
         ("GRAPHPOOL_CUBIN_FOLDER",), str, "a folder", None,

@@ -34,6 +34,8 @@ MAGIC = b"GPPACK\x00\x02"
 HEADER_NBYTES = 4096
 CHUNK_NBYTES = 8 << 20
 ALIGNMENT = 64
+PROGRAM = "program:"
+"""Begins the layout of what is no packed weight."""
 
 
 class DamagedFileError(Exception):
@@ -59,7 +61,12 @@ class _StoredFile(MappedFile):
 
 def file_name(key: PackedKey) -> str:
     """A name for the key, the same in every process."""
-    return digest_of(json.dumps(describe_key(key)).encode()).hex() + ".packed"
+    return digest_of(json.dumps(describe_key(key)).encode()).hex() + (".program" if is_program(key) else ".packed")
+
+
+def is_program(key: PackedKey) -> bool:
+    """Whether a compiled program is meant, which is known by what it was made of, and no packed weight."""
+    return key.layout.startswith(PROGRAM)
 
 
 def describe_key(key: PackedKey) -> list[Any]:

@@ -1,4 +1,4 @@
-"""PackedStore: packed weights in files, mapped by any number of processes."""
+"""PackedStore: packed weights and compiled programs in files, mapped by any number of processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ from ..notebook import html_table
 from ._bounded import CacheStats, show_stats
 from ._check import check_limit
 from ._digest_file import digests_name, encode_digests, read_digests
-from ._packed_file import HEADER_NBYTES, DamagedFileError, copy_file, file_name, map_file, write_all, write_file
+from ._packed_file import (
+    HEADER_NBYTES,
+    DamagedFileError,
+    copy_file,
+    file_name,
+    is_program,
+    map_file,
+    write_all,
+    write_file,
+)
 from .identity import Fingerprint
 
 if TYPE_CHECKING:
@@ -48,6 +57,8 @@ class _File(NamedTuple):
 
 class PackedStore:
     """Packed weights that outlive the process: each is packed once, and mapped read-only by all who need it.
+
+    Compiled programs lie beside them, in a folder that nobody else may write to.
 
     Parameters
     ----------
@@ -106,6 +117,14 @@ class PackedStore:
         reset_in_child(self)
 
     @property
+    def keeps_programs(self) -> bool:
+        """Whether compiled programs may lie there, which are as powerful as code: nobody else may write to it now."""
+        try:
+            return _is_ours_alone(self.path)
+        except OSError:
+            return False
+
+    @property
     def capacity_nbytes(self) -> int | None:
         """Most bytes of all files, or None. Unit: bytes."""
         return self._capacity_nbytes
@@ -152,10 +171,10 @@ class PackedStore:
         except DamagedFileError as error:
             with suppress(OSError):
                 path.unlink()
-            self._warn(name, f"packed weight {path} is damaged and will be packed again: {error}")
+            self._warn(name, f"{_what(key)} {path} is damaged and will be {_verb(key)} again: {error}")
             return None
         except OSError as error:
-            self._warn(name, f"packed weight {path} cannot be read: {error}")
+            self._warn(name, f"{_what(key)} {path} cannot be read: {error}")
             return None
         with suppress(OSError):
             os.utime(path)  # the order of eviction; a store that only others may write to has its own
@@ -193,7 +212,7 @@ class PackedStore:
         try:
             self._write(name, key, view)
         except OSError as error:
-            self._warn(name, f"packed weight is not stored in {self.path}: {error}")
+            self._warn(name, f"{_what(key)} is not stored in {self.path}: {error}")
             return False
         return True
 
@@ -398,8 +417,17 @@ class PackedStore:
         self._lock = threading.RLock()
 
 
-_KEPT = ".packed", ".digests"
+_KEPT = ".packed", ".program", ".digests"
 """Ends of the names of files that stay until there is no room."""
+
+
+def _what(key: PackedKey) -> str:
+    """What a file holds, for messages."""
+    return "compiled program" if is_program(key) else "packed weight"
+
+
+def _verb(key: PackedKey) -> str:
+    return "compiled" if is_program(key) else "packed"
 
 
 def _is_ours_alone(folder: Path) -> bool:

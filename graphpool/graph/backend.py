@@ -164,6 +164,11 @@ def backends_for(engine_kind: str) -> list[Backend]:
     return list(group)
 
 
+def are_own_backends(engine_kind: str) -> bool:
+    """Whether those of an engine kind are the ones that ship with graphpool, as far as any was registered yet."""
+    return all(type(backend).__module__.startswith("graphpool.") for backend in _registry[engine_kind])
+
+
 def opaque_nbytes(tensor: LogicalTensor) -> int:
     """Size of an opaque tensor of known shape, as the backend says that gave out its layout id. Unit: bytes.
 

@@ -220,15 +220,8 @@ class LogicalTensor:
         """
         if values is None or not self.varies:
             return self
-        put, other = object.__setattr__, object.__new__(LogicalTensor)
         shape, strides = (None if side is None else values.shape(side) for side in (self.shape, self.strides))
-        for name in ("id", "dtype", "layout", "property", "layout_id"):
-            put(other, name, getattr(self, name))
-        put(other, "shape", shape)
-        put(other, "strides", strides)
-        put(other, "value", None)
-        put(other, "_signature", (self.dtype, shape, self.layout, strides, self.layout_id, self.property, None))
-        return other
+        return checked_tensor(self.id, self.dtype, shape, strides, self.layout, self.layout_id, self.property, None)
 
     @accessor
     def ndim(self) -> int | None:
@@ -337,6 +330,30 @@ class LogicalTensor:
         if self.value is not None:
             extra += f", value={self.value!r}"
         return f"LogicalTensor({self.id}, {self.dtype.value!r}, {describe_shape(self.shape)}{extra})"
+
+
+def checked_tensor(
+    id: int,
+    dtype: DataType,
+    shape: tuple[int, ...] | None,
+    strides: tuple[int, ...] | None,
+    layout: LayoutType,
+    layout_id: int | None,
+    property: PropertyType,
+    value: float | None,
+) -> LogicalTensor:
+    """A tensor of what was checked before: nothing is asked of sizes that may vary."""
+    put, made = object.__setattr__, object.__new__(LogicalTensor)
+    put(made, "id", id)
+    put(made, "dtype", dtype)
+    put(made, "layout", layout)
+    put(made, "property", property)
+    put(made, "shape", shape)
+    put(made, "strides", strides)
+    put(made, "layout_id", layout_id)
+    put(made, "value", value)
+    put(made, "_signature", (dtype, shape, layout, strides, layout_id, property, value))
+    return made
 
 
 def describe_shape(shape: Sequence[int] | None) -> str:

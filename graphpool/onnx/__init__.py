@@ -1,6 +1,8 @@
 """Runs ONNX models: an importer in front of `graphpool.Model`. `load` needs the extra ``graphpool[onnx]``.
 
 loader.py      load(): file, bytes or ModelProto -> Model
+stored_model.py  what the packed store has of a model: compiled forms, for which nothing below is imported
+files.py       the files of a model, mapped; metadata.py: what a file says of itself
 source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
 wire.py        finds large weights and long lists of attributes inside a model's file
 long_lists.py  these lists, which stay there until they are read; _lists.pyx reads them from the wire format
@@ -35,14 +37,16 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .. import config
 from .._collection import collection_paused, settle_objects
 from ..errors import UnsupportedError
 
 with collection_paused():  # what modules hold stays
     from .loader import importer, load
 
-    with suppress(UnsupportedError):  # without onnx, `load` says so
-        importer()
+    if config.origin("packed_store") == "default":  # else compiled forms may be stored, which need no importer
+        with suppress(UnsupportedError):  # without onnx, `load` says so
+            importer()
     settle_objects()
 
 if TYPE_CHECKING:
@@ -63,7 +67,7 @@ if TYPE_CHECKING:
         get_device,
         set_default_logger_severity,
     )
-    from .source import ModelMetadata
+    from .metadata import ModelMetadata
 
 __all__ = [
     "ExecutionMode",
@@ -90,6 +94,6 @@ def __getattr__(name: str) -> Any:
     if name == "backend":
         return import_module(".backend", __name__)
     if name in __all__:
-        module = import_module(".source" if name == "ModelMetadata" else ".inference_session", __name__)
+        module = import_module(".metadata" if name == "ModelMetadata" else ".inference_session", __name__)
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

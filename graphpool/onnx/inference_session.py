@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from graphpool.runtime import Model
 
-    from .source import ModelMetadata
+    from .metadata import ModelMetadata
 
 __all__ = [
     "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "NodeArg", "OrtValue",

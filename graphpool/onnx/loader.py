@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphpool._collection import collection_paused
@@ -15,10 +18,14 @@ from graphpool.memory._arrays import ArrayAllocator
 from graphpool.runtime import Engine, Model
 from graphpool.runtime.model import WEIGHTS_MODES
 from graphpool.runtime.model_memory import check_priority
+from graphpool.runtime.scheduling import parse_options
+
+from .stored_model import open_stored
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping
+
+    from .files import ModelFiles
 
 
 def load(
@@ -117,7 +124,6 @@ def load(
     >>> with gp.onnx.load("model.onnx", memory_limit="512MiB") as model:   # doctest: +SKIP
     ...     outputs = model.run({"input": image})
     """
-    read_model, specialiser_of = importer()
     if engine is not None and not isinstance(engine, Engine):
         raise InvalidArgumentError(explain("engine", accepted="an Engine, or None", got=type(engine).__name__))
     if engine is not None and (threads is not None or memory_limit is not None):
@@ -140,9 +146,11 @@ def load(
     owned = engine is None
     used = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
 
-    def read() -> Any:
-        read_source = read_model(source, mapping, limits, used.host_budget.limit)
-        host = "none" if untrusted else "any" if fallback else "objects"
+    host = "none" if untrusted else "any" if fallback else "objects"
+
+    def read(given: Any = source, files: ModelFiles | None = None) -> Any:
+        read_model, specialiser_of = importer()
+        read_source = read_model(given, mapping, limits, used.host_budget.limit, files)
         return specialiser_of(read_source, host, prefer, fpmath, used.kind)
 
     options = {
@@ -150,6 +158,11 @@ def load(
         "capacity": capacity,
     }  # fmt: skip
     try:
+        if mapping == "map" and isinstance(source, (str, os.PathLike)):
+            placing = parse_options(schedule, streams)
+            asked = repr((host, prefer, fpmath, limits, shapes))
+            opened = partial(open_stored, Path(source), used, placing, weights, asked, read)
+            return used.queue.load(lambda: _load(opened, used, owned, options))
         return used.queue.load(lambda: _load(read, used, owned, options))
     except BaseException:
         if owned:
@@ -163,16 +176,16 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
     loading = ArrayAllocator(engine.host_budget, "loading")
     specialiser = loading.call(read)
     loading.hand_over()  # constants are charged as such
-    info = specialiser.source
+    head = specialiser.head
     model = Model(
-        info.inputs,
-        info.outputs,
+        head.inputs,
+        head.outputs,
         specialiser,
         engine,
-        deciding=specialiser.deciding,
+        deciding=head.deciding,
         owns_engine=owned,
-        name=info.name,
-        metadata=info.metadata,
+        name=head.name,
+        metadata=head.metadata,
         **options,
     )
     if model.is_static:

@@ -21,7 +21,6 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from graphpool._dataclasses import dataclass, field
-from graphpool.cache import packed_store
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
 from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
@@ -32,7 +31,9 @@ from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .bounds import Bounds, check_list, check_model, graphs_of
+from .files import ModelFiles
 from .long_lists import LongList, without_lists
+from .metadata import ModelMetadata
 from .node import DATA_TYPES, Node, check_text
 from .types import describe_type, make_port, plain_type
 from .wire import NIBBLES, WHOLE_BYTES, outline
@@ -43,30 +44,6 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TypeProto
 
     from graphpool.runtime.model_port import ModelPort
-
-
-@dataclass(frozen=True)
-class ModelMetadata:
-    """What an ONNX file says of itself, under ONNX Runtime's names.
-
-    Attributes
-    ----------
-    producer_name, graph_name, domain, description, graph_description : str
-    version : int
-    custom_metadata_map : dict of str to str
-        Whatever the file's author put in.
-    types : dict of str to str
-        Inputs' and outputs' types, such as ``tensor(float)``; ``?`` where the file does not say.
-    """
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    graph_description: str
-    version: int
-    custom_metadata_map: dict[str, str]
-    types: dict[str, str]
 
 
 @dataclass
@@ -120,15 +97,16 @@ def read_model(
     mapping: str = "map",
     limits: Limits = Limits(),  # noqa: B008 - immutable
     memory_limit: int | None = None,
+    files: ModelFiles | None = None,
 ) -> OnnxModel:
-    """Read and check a model; `memory_limit` is the engine's, in bytes.
+    """Read and check a model; `memory_limit` is the engine's, in bytes, `files` has those that are mapped already.
 
     Raises InvalidArgumentError for what is no ONNX model, truncated or malformed, and for external data that is
     missing, which the message names; LimitError where it asks for more than `limits` allow, or a sparse tensor for more
     than `memory_limit`; FileNotFoundError.
     """
     with Boundary("read", "the model"):
-        parsed = _parse(source, mapping)
+        parsed = _parse(source, mapping, ModelFiles() if files is None else files)
     with Boundary("read", f"model {parsed.name!r}"):
         return _read(parsed, limits, memory_limit)
 
@@ -309,22 +287,20 @@ class _Parsed:
 class _Folder:
     """Where external data lies: each file is mapped once, or what is asked for is read."""
 
-    def __init__(self, path: Path, mapping: str) -> None:
+    def __init__(self, path: Path, mapping: str, files: ModelFiles) -> None:
         self.path = path
         self._is_mapped = mapping == "map"
-        self._files: dict[Path, MappedFile] = {}
+        self._files = files
 
     def read(self, path: Path, offset: int, nbytes: int) -> Any:
         """So many bytes of a file, as an array."""
         if not self._is_mapped:
             with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb") as file:
                 return np.fromfile(file, np.uint8, nbytes, offset=offset)
-        if path not in self._files:
-            self._files[path] = _map(path, os.O_NOFOLLOW)
-        return np.frombuffer(self._files[path], np.uint8, nbytes, offset)
+        return np.frombuffer(self._files.map(path, os.O_NOFOLLOW), np.uint8, nbytes, offset)
 
 
-def _parse(source: Any, mapping: str) -> _Parsed:
+def _parse(source: Any, mapping: str, files: ModelFiles) -> _Parsed:
     if isinstance(source, onnx.ModelProto):
         return _Parsed(source, None, source.graph.name or "model")
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -335,26 +311,19 @@ def _parse(source: Any, mapping: str) -> _Parsed:
         accepted = "a path, bytes or an onnx.ModelProto"
         raise InvalidArgumentError(explain("source", accepted=accepted, got=type(source).__name__)) from None
     what = f"file {str(path)!r}"
-    folder = _Folder(path.resolve().parent, mapping)
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode) or not about.st_size:
-        raise _malformed(what, "0 bytes" if stat.S_ISREG(about.st_mode) else "no regular file")
+    folder = _Folder(path.resolve().parent, mapping, files)
+    if not files.has(path):
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) or not about.st_size:
+            raise _malformed(what, "0 bytes" if stat.S_ISREG(about.st_mode) else "no regular file")
     if mapping == "copy":
         return _parse_bytes(path.read_bytes(), what, folder, path.stem)
     # the pages of a mapped file are the system's: large weights stay there and are not in memory twice
-    pages = _map(path)
+    pages = files.map(path)
     with memoryview(pages) as view:
         found = outline(view)
     pages.madvise(mmap.MADV_DONTNEED)  # a look at a header brings many pages of weights into memory
     return _Parsed(_decode(found.model, what), folder, path.stem, pages, found.places, found.lists)
-
-
-def _map(path: Path, flags: int = 0) -> MappedFile:
-    """A file, mapped, with the digests of its parts that other processes left in the packed store."""
-    mapped, store = MappedFile(path, flags), packed_store()
-    if store is not None:
-        store.recall(mapped)
-    return mapped
 
 
 def _parse_bytes(source: bytes | bytearray | memoryview, what: str, folder: _Folder | None, name: str) -> _Parsed:

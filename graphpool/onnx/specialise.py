@@ -14,6 +14,7 @@ from onnx import helper
 from graphpool._dataclasses import replace
 from graphpool.runtime.constant_part import check_files, drop_pages
 from graphpool.runtime.model_port import ModelPort
+from graphpool.runtime.stored_forms import ModelHead
 from graphpool.typing import DataType
 
 from .boundary import Boundary
@@ -141,6 +142,12 @@ class Specialiser:
         self.folded: dict[Hashable, list[Any]] = {}
         self.static_ids: dict[Hashable, int] = {}
         self._graphs: dict[Path, tuple[list[Node], dict[str, Any]]] = {}
+
+    @property
+    def head(self) -> ModelHead:
+        """What of the model does not depend on shapes."""
+        source, deciding = self.source, tuple(sorted(self.deciding))
+        return ModelHead(source.name, source.inputs, source.outputs, deciding, source.metadata)
 
     def data_dependent(
         self, source: OnnxModel, constants: Mapping[str, Any], sizes: Mapping[str, SizeItems]

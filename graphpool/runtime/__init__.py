@@ -52,6 +52,8 @@
     model_step.py   a partition of it, and where the tensors between partitions lie
     form_constants.py   its constants: bound as they are, or kept packed alone
     form_steps.py   its partitions, compiled; form_plan.py: places in the arena, for one set of shapes or a range
+    form_record.py  it as bytes for other processes; stored_forms.py: those of a model, found or stored
+    temporaries.py  temporaries of a program, and their places for one set of sizes after another
     form_sizes.py   shapes of its inputs and outputs for each set of sizes
     form_charge.py  what the budget is charged for it
     _form_run.pyx   a run of a form: leases an arena, binds arrays, calls the steps, collects results

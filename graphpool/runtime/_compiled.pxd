@@ -29,7 +29,6 @@ cdef class CompiledPartition:
     cdef readonly str scratch
     cdef readonly str weights
     cdef readonly tuple implementations
-    cdef readonly tuple step_ops
     cdef readonly tuple inplace_ports
     cdef public object template     # makes another one like it without a look-up; None where nothing is cached
     cdef object host_function

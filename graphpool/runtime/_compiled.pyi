@@ -45,7 +45,8 @@ class CompiledPartition:
     weights: Final[str]
     program: Final[Program | None]
     implementations: Final[tuple[str, ...]]
-    step_ops: Final[tuple[int, ...]]
+    @property
+    def step_ops(self) -> tuple[int, ...]: ...
     inplace_ports: Final[tuple[tuple[int, int], ...]]
     scratchpad_nbytes: Final[int]
     schedule: Final[Schedule | None]

@@ -111,7 +111,6 @@ cdef class CompiledPartition:
         self._describe_ports()
         if primitive is None:
             self.implementations = tuple(implementations)
-            self.step_ops = tuple([op.id for op in partition.ops])
             self.inplace_ports = ()
         else:
             self._use(primitive)
@@ -122,7 +121,6 @@ cdef class CompiledPartition:
         self.program = primitive.program
         self.scratch_nbytes = self.program.arena_nbytes
         self.implementations = primitive.implementations
-        self.step_ops = tuple([self.partition.ops[k].id for k in primitive.step_ops])
         self.inplace_ports = tuple([(self.inputs[i].id, self.outputs[j].id) for i, j in primitive.inplace_ports])
         self.nparts = len(primitive.constant_parts)
         if self.scratch == "caller":
@@ -141,7 +139,7 @@ cdef class CompiledPartition:
         cdef CompiledPartition other = CompiledPartition.__new__(CompiledPartition)
         other.partition, other.inputs, other.outputs = self.partition, self.inputs, self.outputs
         other.engine, other.primitive, other.program = engine, self.primitive, self.program
-        other.scratch, other.implementations, other.step_ops = self.scratch, self.implementations, self.step_ops
+        other.scratch, other.implementations = self.scratch, self.implementations
         other.weights, other.nparts = self.weights, self.nparts
         other.inplace_ports, other.scratch_nbytes = self.inplace_ports, self.scratch_nbytes
         other.ports, other.table, other.ninputs, other.noutputs = self.ports, self.table, self.ninputs, self.noutputs
@@ -212,6 +210,11 @@ cdef class CompiledPartition:
     def scratchpad_nbytes(self):
         """Memory that one execution needs beside its tensors. Unit: bytes."""
         return self.scratch_nbytes
+
+    @property
+    def step_ops(self):
+        ops = self.partition.ops
+        return tuple([op.id for op in ops] if self.primitive is None else [ops[k].id for k in self.primitive.step_ops])
 
     @property
     def schedule(self):

@@ -26,6 +26,7 @@ from ._trace cimport Slice, count_run, current_thread, enter_recording, jitter, 
 
 from graphpool._sizes import Preference
 from graphpool.errors import InvalidArgumentError, explain
+from graphpool.schedule.control import ListedCall
 
 
 cdef extern from "<stdlib.h>" nogil:
@@ -415,6 +416,25 @@ cdef class Program:
     def _check_base(self, int64_t base):
         if not 0 <= base < self.nbases:
             raise InvalidArgumentError(explain("base", accepted=f"0 .. {self.nbases - 1}", got=base))
+
+    def __reduce__(self):
+        """Pickles with its parameter blocks, for the same build; programs that borrow those do not."""
+        cdef int64_t k, j
+        cdef Step *step
+        if self.borrows:
+            raise TypeError("a program for other sizes does not pickle")
+        steps, guards, scratch, streams = [], [], [], []
+        for k in range(self.nsteps):
+            step = &self.steps[k]
+            steps.append((self.calls[k], tuple([(step.args[j].base, step.args[j].offset) for j in range(step.nargs)])))
+            guards.append(None if step.guard == NO_GUARD else (step.guard, bool(step.wants_constant)))
+            scratch.append(step.scratch)
+        if self.streams is not None:
+            rows = [self.streams.calls_of(k) for k in range(self.streams.nstreams)]
+            streams = [[ListedCall((number,), waits, event) for number, waits, event in row] for row in rows]
+        literals = PyBytes_FromStringAndSize(self.literals, self.nliterals)
+        nexternals = self.nbases - FIRST_EXTERNAL
+        return Program, (steps, self.arena_nbytes, nexternals, literals, self.nthreads, guards, scratch, streams)
 
     def __dealloc__(self):
         free(self.steps)

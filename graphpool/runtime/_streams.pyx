@@ -211,6 +211,16 @@ cdef class StreamLists:
                 w += 1
             k += 1
 
+    def calls_of(self, int64_t stream):
+        """The calls of a stream as they were given, but for their tasks: number, waits, and whether others wait."""
+        cdef int64_t k, w
+        found = []
+        for k in range(self.firsts[stream], self.firsts[stream + 1]):
+            first = self.calls[k].first_wait
+            waits = [(self.waits[w].stream, self.waits[w].count) for w in range(first, first + self.calls[k].nwaits)]
+            found.append((self.calls[k].number, tuple(waits), bool(self.calls[k].is_event)))
+        return found
+
     def __dealloc__(self):
         free(self.calls)
         if not self.borrows:        # `origin` may be cleared by then

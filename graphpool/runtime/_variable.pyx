@@ -103,6 +103,15 @@ cdef class VariableProgram:
         free(self.moved)
         free(self.varied)
 
+    def __reduce__(self):
+        return _restore, (
+            self.program,
+            (<char *>self.patches)[: self.npatches * sizeof(Patch)],
+            (<char *>self.moved)[: self.nmoved * sizeof(Moved)],
+            (<char *>self.varied)[: self.nvaried * sizeof(Varied)],
+            self.blocks,
+        )
+
     @property
     def instance_nbytes(self):
         """Memory of a program for other sizes, `Program.nbytes`. Unit: bytes."""
@@ -184,6 +193,27 @@ cdef class VariableProgram:
                     explain("a number of a kernel's parameters", accepted=f"type {chr(patch.letter)!r}", got=value)
                 )
         return 0
+
+
+def _restore(Program program, bytes patches, bytes moved, bytes varied, bytes blocks):
+    """What `VariableProgram.__reduce__` describes, on the same build."""
+    cdef VariableProgram made = VariableProgram(program, (), ())
+    free(made.patches)
+    free(made.moved)
+    free(made.varied)
+    made.patches, made.npatches = <Patch *>copied(patches), len(patches) // sizeof(Patch)
+    made.moved, made.nmoved = <Moved *>copied(moved), len(moved) // sizeof(Moved)
+    made.varied, made.nvaried = <Varied *>copied(varied), len(varied) // sizeof(Varied)
+    made.blocks, made.nblocks = blocks, len(blocks)
+    return made
+
+
+cdef void *copied(bytes data) except NULL:
+    cdef void *made = malloc(len(data) + 1)
+    if made == NULL:
+        raise MemoryError()
+    memcpy(made, <const char *>data, len(data))
+    return made
 
 
 cdef bint put_number(char *place, int32_t letter, int64_t value, bint is_real) noexcept nogil:

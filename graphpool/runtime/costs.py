@@ -15,7 +15,7 @@ from ..schedule.latency import LatencyCache
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["cost_key", "program_key", "stage_key", "stage_latencies", "step_costs"]
+__all__ = ["cost_key", "has_costs", "program_key", "stage_key", "stage_latencies", "step_costs"]
 
 
 @cache
@@ -29,6 +29,12 @@ def stage_latencies() -> LatencyCache:
     """Measured latencies of stages, by `stage_key`; starts from the file beside that of the steps."""
     path = config.get("step_costs")
     return LatencyCache(None if path is None else Path(path).with_suffix(".stages.json"), machine=_machine())
+
+
+def has_costs() -> bool:
+    """Whether anything was measured on which schedules depend, in this process or in a file."""
+    caches = step_costs, stage_latencies
+    return config.get("step_costs") is not None or any(one.cache_info().currsize and one().version for one in caches)
 
 
 def cost_key(signature: str, threads: int) -> str:

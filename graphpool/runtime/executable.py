@@ -14,6 +14,7 @@ from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .form_charge import FormCharge
 from .form_plan import FormPlan
+from .form_record import write_form
 from .form_steps import FormSteps
 from .inner_models import InnerModels
 from .mapped_reads import MappedReads
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ._tensor import Tensor
     from .engine import Engine
     from .form_plan import RangeLayout
+    from .form_record import ReadSteps
     from .held_states import HeldStates
     from .loop import LoopPorts
     from .model_form import Fallback, ModelForm
@@ -48,7 +50,12 @@ if TYPE_CHECKING:
     from .scheduling import ScheduleOptions
     from .variable_form import VariableForm
 
-__all__ = ["Executable"]
+__all__ = ["Executable", "kept_weights"]
+
+
+def kept_weights(weights: str) -> str:
+    """What becomes of packed constants of compiled partitions of a model with these `weights`."""
+    return "cached" if weights == "cached" else "scoped"
 
 
 class Executable(ResizableForm):
@@ -60,8 +67,9 @@ class Executable(ResizableForm):
 
     `bound` has tensors of constants by the identity of their content, from other forms and for others, so that a
     content is fingerprinted once. `packed` grows by what stands for constants from now on, to be closed with the model.
-    `results` gives fresh results, shared with other forms. `precomputed` as in `ModelForm`; `sequential_arena_nbytes`
-    is what the arena would take if every step followed the one before. `results_nbytes` are the outputs of one run but
+    With `steps` nothing is compiled: they were read, with the form. `results` gives fresh results, shared with other
+    forms. `precomputed` as in `ModelForm`; `sequential_arena_nbytes` is what the arena would take if every step
+    followed the one before. `results_nbytes` are the outputs of one run but
     for those whose shape follows from contents; `host_nbytes` is reserved by a run for arrays that NumPy makes in host
     functions: for what the one that takes most gives and is given copies of, as far as shapes are known. With `states`,
     outputs go into the memory of a session, which brings it; `appended` are the names of those for which the part that
@@ -90,6 +98,7 @@ class Executable(ResizableForm):
         states: HeldStates | None = None,
         arenas: SharedArenas | None = None,
         is_planned: bool = False,
+        steps: ReadSteps | None = None,
     ) -> None:
         super().__init__(variable)
         self.precomputed, self.is_planned = form.precomputed, is_planned
@@ -97,8 +106,8 @@ class Executable(ResizableForm):
         self._engine, self._name, self._states = engine, name, states
         self._layout: RangeLayout | None = None
         self._stream = Stream(engine) if stream is None else stream
-        made = FormSteps(form, engine, "cached" if weights == "cached" else "scoped", options, variable, states)
-        self._partitions, self.appended, self._values = made.partitions, made.appended, made.values
+        made = steps or FormSteps(form, engine, kept_weights(weights), options, variable, states)
+        self._made, self.appended, self._values = made, made.appended, made.values
         self._steps, self._tensors = made.steps, made.tensors
         self._sizes, self._origins = made.sizes, [step.compiled for step in self._steps if step.compiled is not None]
         self._described: tuple[CompiledPartition, ...] | None = tuple(self._origins)
@@ -159,10 +168,26 @@ class Executable(ResizableForm):
     def partitions(self) -> tuple[Partition, ...]:
         """The partitions with the sizes that the form is for, made when they are first asked for."""
         if self._plain is None:
-            values = self._values
-            found = self._partitions
-            self._plain = found if values is None else tuple([partition.with_sizes(values) for partition in found])
+            self._plain = self._made.partitions_at(self._values, self._input_shapes())
         return self._plain
+
+    @property
+    def npartitions(self) -> int:
+        """How many there are."""
+        return self._made.npartitions
+
+    @property
+    def nhosted(self) -> int:
+        """How many of them the host runs."""
+        return len(self._places.hosted)
+
+    def _input_shapes(self) -> dict[str, Any]:
+        found = {name: self._tensors.get(i) for name, i in self.form.inputs.items()}
+        return {name: None if tensor is None else tensor.shape for name, tensor in found.items()}
+
+    def written(self) -> tuple[bytes, list[Any]]:
+        """The form that was compiled as bytes, and the contents of its constants: see `write_form`."""
+        return write_form(self.form, self._made, self._variable, self._engine)
 
     @property
     def steps(self) -> tuple[ModelStep, ...]:
@@ -173,7 +198,7 @@ class Executable(ResizableForm):
     @property
     def tensors(self) -> Mapping[int, LogicalTensor]:
         """All tensors by id, with their shapes."""
-        return self._tensors
+        return self._made.tensors_at(self._tensors, self._input_shapes())
 
     @property
     def offsets(self) -> Mapping[Any, int]:
@@ -431,7 +456,7 @@ class Executable(ResizableForm):
                 names.setdefault(op_id, []).append(name)
         return tuple(
             tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else self._name_host(p)
-            for p in self._partitions
+            for p in self.partitions
         )
 
     def _name_host(self, partition: Partition) -> tuple[str]:
@@ -441,7 +466,7 @@ class Executable(ResizableForm):
     @property
     def fallbacks(self) -> tuple[Fallback | None, ...]:
         """What of the importer's model each partition is that the host runs, and why; None for those of backends."""
-        return tuple(None if p.is_supported else self.form.fallbacks.get(p.ops[0].id) for p in self._partitions)
+        return tuple(None if p.is_supported else self.form.fallbacks.get(p.ops[0].id) for p in self.partitions)
 
     @property
     def streams(self) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Pairs = Sequence[tuple[int, int]]
 
-__all__ = ["FormSteps"]
+__all__ = ["FormSteps", "divide"]
 
 
 class FormSteps:
@@ -34,8 +34,8 @@ class FormSteps:
 
     Attributes
     ----------
-    partitions : tuple of Partition
-        Before neighbours were merged, in the order in which they run.
+    npartitions : int
+        Before neighbours were merged.
     steps : list of ModelStep
     tensors : mapping of int to LogicalTensor
         With the shapes that there are now, and the strides of states.
@@ -67,9 +67,8 @@ class FormSteps:
             self.tensors = states.place(form, self.tensors)
         self.values: SizeValues | None = None
         self.sizes = FormSizes(self.tensors, (*form.inputs.values(), *form.outputs.values()))
-        partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
-        self.partitions = tuple(gather(partitions) if options.may_be_parallel(engine.threads) else partitions)
-        merged = merge_neighbours(form.graph, self.partitions)
+        self._partitions, merged = divide(form, options, engine.threads)
+        self.npartitions = len(self._partitions)
         appends = [[] if states is None else states.appends(form, partition) for partition in merged]
         written = {i for pairs in appends for _, i in pairs}
         self.appended = frozenset(name for name, i in form.outputs.items() if i in written)
@@ -77,6 +76,20 @@ class FormSteps:
         compiled = self._compile(work) if variable is None else self._compile_variable(work, variable)
         steps = [_step(form, partition, made) for partition, made in zip(merged, compiled, strict=True)]
         self.steps = engine.device.forms.with_copies(form, steps)
+
+    def partitions_at(self, values: SizeValues | None, shapes: Mapping[str, Any]) -> tuple[Partition, ...]:
+        """The partitions before neighbours were merged, in the order in which they run.
+
+        For values of the sizes that may vary, or for the shapes of inputs that come to the same.
+        """
+        found = self._partitions
+        return found if values is None else tuple([partition.with_sizes(values) for partition in found])
+
+    def tensors_at(
+        self, tensors: Mapping[int, LogicalTensor], shapes: Mapping[str, Any]
+    ) -> Mapping[int, LogicalTensor]:
+        """All tensors of the graph: these, or for such shapes."""
+        return tensors
 
     def _compile(self, work: Iterable[tuple[Partition, Pairs]]) -> Iterator[CompiledPartition | None]:
         """Compile for these sizes; None for partitions that the host runs."""
@@ -106,6 +119,15 @@ class FormSteps:
     def _ports(self, partition: Partition) -> tuple[list[LogicalTensor], list[LogicalTensor]]:
         inputs, outputs = partition.input_ports, partition.output_ports
         return [self.tensors[port.id] for port in inputs], [self.tensors[port.id] for port in outputs]
+
+
+def divide(
+    form: ModelForm, options: ScheduleOptions, threads: int
+) -> tuple[tuple[Partition, ...], Sequence[Partition]]:
+    """The partitions of a form in the order in which they run, and those that are compiled, neighbours as one."""
+    partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
+    found = tuple(gather(partitions) if options.may_be_parallel(threads) else partitions)
+    return found, merge_neighbours(form.graph, found)
 
 
 def _step(form: ModelForm, partition: Partition, compiled: CompiledPartition | None) -> ModelStep:

@@ -32,6 +32,7 @@ from .model_port import check_is_mapping, describe_shapes, stand_in
 from .session import Sessions
 from .shape_ranges import ShapeRanges
 from .shared_arenas import SharedArenas
+from .stored_forms import FormRequest, StoredSpecialiser
 from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ._form_cache import FormUse
     from ._tensor import Tensor
     from .engine import Engine
+    from .form_record import ReadSteps
     from .held_states import HeldStates
     from .model_form import ModelForm
     from .model_port import ModelPort
@@ -289,7 +291,7 @@ class ModelForms(ModelRun):
         with spans.span(f"compile {self.name}", model=self.name, shapes=described) as note:
             made = self._compile_form(shapes, deciding, variable, states, is_planned)
             note(
-                partitions=len(made.fallbacks), programs_nbytes=made.programs_nbytes,
+                partitions=made.npartitions, programs_nbytes=made.programs_nbytes,
                 constants_nbytes=made.constants_nbytes, arena_nbytes=made.arena_nbytes,
             )  # fmt: skip
         if is_on(compile_log):
@@ -305,10 +307,19 @@ class ModelForms(ModelRun):
         is_planned: bool,
     ) -> Executable:
         with self.memory.timed_compiling():
-            form = self._specialise(shapes, deciding)
+            request = (
+                None
+                if states is not None
+                else FormRequest(shapes, deciding, is_planned, variable, self._engine, self._options, self._weights)
+            )
+            stored = None if request is None else self._recall(request)
+            if stored is None:
+                form, steps = self._specialise(shapes, deciding), None
+            else:
+                form, steps, variable = stored
             shared = self._bound, self.name, self._options, self._weights, self._packed, self._results
             held = None if states is None else states.sized(shapes)
-            made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned)
+            made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned, steps)
             try:
                 made.inner_nbytes(prepares=True)
                 # of all forms: packing for this one may have given back pages that others read
@@ -316,7 +327,18 @@ class ModelForms(ModelRun):
             except BaseException:
                 made.close()
                 raise
+        if request is not None and stored is None and isinstance(self.specialise, StoredSpecialiser):
+            self.specialise.keep(request, made)
         return made
+
+    def _recall(self, request: FormRequest) -> tuple[ModelForm, ReadSteps, VariableForm | None] | None:
+        """The form if some process has stored it; None if it has to be compiled."""
+        if not isinstance(self.specialise, StoredSpecialiser):
+            return None
+        loading = ArrayAllocator(self._engine.host_budget, f"loading of {self.name}")
+        found = loading.call(self.specialise.recall, request)
+        loading.hand_over()  # constants are charged as such
+        return found
 
     @staticmethod
     def _reads_of(*forms: Executable) -> MappedReads:
@@ -341,10 +363,9 @@ class ModelForms(ModelRun):
         return self.cache.exclusively(lambda: self._specialise(shapes, deciding))
 
     def _tell_compiled(self, form: Executable, shapes: str, ms: float) -> None:
-        hosted = sum(fallback is not None for fallback in form.fallbacks)
         compile_log.info(
             "%s: compiled for %s in %.3g ms: %d partitions, %d on the host; programs %d, constants %d, arena %d bytes",
-            self.name, shapes, ms, len(form.fallbacks), hosted, form.programs_nbytes,
+            self.name, shapes, ms, form.npartitions, form.nhosted, form.programs_nbytes,
             form.constants_nbytes, form.arena_nbytes,
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from .primitive import forget_program
 from .variable_partition import Plan, VariablePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from graphpool._size_program import SizeValues
     from graphpool._sizes import Size, Trace
@@ -165,9 +165,24 @@ class VariableForm:
         self._tensors = tensors
         self._trace.close()
         self._program = SizeProgram(self._trace)
+        return self.now()
+
+    def now(self) -> SizeValues:
+        """The values of the sizes of the compilation."""
         now = self._program.compute([hint_of(size) for size in self._trace.symbols()])
         assert now is not None  # all checks hold for the values that they were made with
         return now
+
+    def with_tensors(self, tensor_ids: Collection[int]) -> VariableForm:
+        """The same with some of its tensors alone."""
+        other = object.__new__(VariableForm)
+        vars(other).update(vars(self))
+        other._tensors = {i: tensor for i, tensor in self._tensors.items() if i in tensor_ids}
+        return other
+
+    def first(self, values: SizeValues) -> list[CompiledPartition]:
+        """The compiled partitions for the sizes of the compilation, whose values these are."""
+        return [variable.first(values) for variable in self._partitions]
 
     def values(self, shapes: Mapping[Any, Any], exactly: bool = True) -> SizeValues | None:
         """What all sizes are for other shapes of the inputs; None if a decision would come out otherwise.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from operator import add, le
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
 
@@ -22,25 +22,13 @@ if TYPE_CHECKING:
     from ._variable import VariableProgram
     from .primitive import Primitive
     from .shared_arenas import SharedArenas
+    from .temporaries import Temporaries
 
 __all__ = ["Plan", "VariablePartition"]
 
 
 _MOST_PLANS = 6
 """To keep for sizes of several orders of magnitude: shapes that come at random would take turns with one."""
-
-
-class Temporaries(Protocol):
-    """The temporaries of a program, which a backend plans."""
-
-    @property
-    def sizes(self) -> Sequence[Any]:
-        """Of each, an int or Size. Unit: bytes."""
-        ...
-
-    def plan(self, sizes: Sequence[int]) -> tuple[Sequence[int], int]:
-        """Offset of each for other sizes, and the size of the arena. Unit: bytes."""
-        ...
 
 
 class VariablePartition:
@@ -57,9 +45,8 @@ class VariablePartition:
         For the sizes of the compilation; no cache knows it.
     variable : VariableProgram
         What makes the programs for other sizes.
-    temporaries : object
-        What has sizes in their arenas, and plans them.
-    sequential : object
+    temporaries : Temporaries
+    sequential : Temporaries
         The same as if every step followed the one before; the temporaries themselves where that is so.
     uses : sequence of (int, tuple of int)
         Of each buffer the number of the temporary that it is, and the steps that use it.
@@ -91,6 +78,13 @@ class VariablePartition:
         self._stream_ratio = max(1.0, self._need_nbytes / max(1, primitive.details.sequential_nbytes))
         self._ports = (*inputs, *outputs)
         self._varied = [k for k, tensor in enumerate(self._ports) if tensor.varies]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was compiled: plans that were made since are left out."""
+        temporaries = self._temporaries.linked()
+        sequential = temporaries if self._sequential is None else self._sequential.linked()
+        settled = self.partition, self.inputs, self.outputs, self.engine, self._weights, self.primitive
+        return VariablePartition, (*settled, self._variable, temporaries, sequential, self._uses)
 
     def first(self, values: SizeValues | None, scratch: str = "caller") -> CompiledPartition:
         """The compiled partition for the sizes of the compilation, and where those for others have temporaries.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool.backends.cpu.place import placement
 from graphpool.memory import HostResource
+from graphpool.runtime import temporaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -138,9 +138,9 @@ def space_plans(monkeypatch: pytest.MonkeyPatch) -> SpacedPlans:
     """Put spaced plans in place of those of partitions, until the test ends."""
     plans = SpacedPlans()
     monkeypatch.setattr(
-        placement.Temporaries, "_plan_in_order", lambda found, sizes: plans.place(sizes, placement.ALIGNMENT)
+        temporaries.Temporaries, "_plan_in_order", lambda found, sizes: plans.place(sizes, temporaries.ALIGNMENT)
     )
     monkeypatch.setattr(
-        placement, "_plan_apart", lambda sizes, numbers, schedule: plans.place(sizes, placement.ALIGNMENT)
+        temporaries, "_plan_apart", lambda sizes, numbers, schedule: plans.place(sizes, temporaries.ALIGNMENT)
     )
     return plans

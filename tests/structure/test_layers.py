@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 LEAVES = {
     "_atomic", "_backend_loader", "_collection", "_dataclasses", "_finalizing", "_size_bounds", "_size_program",
-    "_sizes", "_unraisable", "_version", "config", "drawing", "errors", "fork", "limits", "log", "mapped_file",
-    "notebook", "spans", "typing",
+    "_size_records", "_sizes", "_unraisable", "_version", "config", "drawing", "errors", "fork", "limits", "log",
+    "mapped_file", "notebook", "spans", "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "_dataclasses": set(),
     "_sizes": {"errors"},
     "_size_program": {"_sizes", "errors"},
+    "_size_records": {"_sizes"},
     "_size_bounds": {"_size_program", "_sizes", "errors"},
     "_finalizing": set(),
     "_unraisable": set(),

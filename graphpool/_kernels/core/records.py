@@ -132,6 +132,11 @@ class Record:
         offset, letter = self._places[self._slots[name][0]]
         return struct.unpack_from(f"<{letter}", block, offset)[0]
 
+    def place_of(self, name: str) -> int | None:
+        """Where a field begins; None where there is none of that name. Unit: bytes."""
+        slot = self._slots.get(name)
+        return None if slot is None else self._places[slot[0]][0]
+
     def _pack_row(self, row: Sequence[Any]) -> bytes | Block:
         patches: list[Patch] = []
         if not _VARYING.isdisjoint(map(type, row)):

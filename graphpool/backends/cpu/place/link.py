@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from ...._kernels.core.call import KernelCall
     from ....memory import Planner
+    from ....runtime.temporaries import Temporaries
     from ....schedule import Schedule
     from ..lower.lowering import Lowering
     from ..lower.steps import PackedConstant, Step
     from ..lower.values import Value
-    from .placement import Temporaries
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
 

@@ -1,0 +1,16 @@
+from collections.abc import Iterable
+from typing import Any
+
+from graphpool._sizes import Real, Size, Trace
+
+def write_trace(trace: Trace) -> tuple[Any, ...]: ...
+def read_trace(
+    terms: bytes,
+    hints: bytes,
+    names: Iterable[str],
+    checks: Iterable[tuple[tuple[int, int, int], bool]],
+    preferred: Iterable[tuple[int, int, int]],
+) -> Trace: ...
+def located(x: Size | Real) -> tuple[Trace, int]: ...
+def size_at(trace: Trace, term: int) -> Size: ...
+def real_at(trace: Trace, term: int) -> Real: ...

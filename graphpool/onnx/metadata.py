@@ -1,0 +1,29 @@
+"""What an ONNX file says of itself. Imports nothing of the package onnx."""
+
+from __future__ import annotations
+
+from graphpool._dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What an ONNX file says of itself, under ONNX Runtime's names.
+
+    Attributes
+    ----------
+    producer_name, graph_name, domain, description, graph_description : str
+    version : int
+    custom_metadata_map : dict of str to str
+        Whatever the file's author put in.
+    types : dict of str to str
+        Inputs' and outputs' types, such as ``tensor(float)``; ``?`` where the file does not say.
+    """
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+    types: dict[str, str]

@@ -1,0 +1,410 @@
+"""Compiled forms as bytes, written by one process and read by others that have the same build of graphpool.
+
+What is written are the objects of a compilation that runs need: programs with their parameter blocks, kernels by name,
+the ports of partitions, what varies with sizes, and how constants are packed. Not written are contents of constants,
+which the reader brings, and the graph: a `Deferred` stands for it, and for the partitions, and has them made where
+somebody asks.
+
+The format is pickle's, of which the reader takes the classes of `_CLASSES` alone; it runs no other code. A parameter
+block is as powerful as code, since kernels do with memory what it says: bytes must come from who is trusted to compile.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool import _size_records
+from graphpool._dataclasses import dataclass
+from graphpool._kernels.core._dispatch import blas_slot, lookup
+from graphpool._kernels.core.call import KernelCall
+from graphpool._kernels.core.records import record
+from graphpool._sizes import Real, Size, Trace
+from graphpool.graph.logical_tensor import LogicalTensor, checked_tensor
+from graphpool.graph.partition import Partition
+
+from ._compiled import CompiledPartition
+from .model_form import ModelForm
+from .model_step import ModelStep, settled_tensors
+from .primitive import Primitive
+from .variable_form import VariableForm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphpool._size_program import SizeValues
+
+    from .constant_part import ConstantPart
+    from .engine import Engine
+    from .form_sizes import FormSizes
+    from .form_steps import FormSteps
+    from .primitive import ProgramDetails
+
+__all__ = [
+    "FORMAT",
+    "Deferred",
+    "Described",
+    "ReadSteps",
+    "UnwritableError",
+    "dump_record",
+    "load_record",
+    "read_form",
+    "write_form",
+]
+
+
+class UnwritableError(Exception):
+    """A form that holds what bytes cannot say, such as a host function."""
+
+
+class Deferred:
+    """Stands for an object that is made when something of it is first asked for. Threads: safe."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._make(), name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self._make(),)
+
+    def __repr__(self) -> str:
+        return repr(self._make())
+
+
+def _itself(made: Any) -> Any:
+    return made
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What is written of a form.
+
+    `constants` has the number among the contents by tensor id; `ports` the inputs and outputs of each compiled
+    partition, for which `primitives` has what runs, where no size varies; else `variable` has both.
+    """
+
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    precomputed: tuple[str, ...]
+    weights: Mapping[str, int]
+    constants: Mapping[int, int]
+    tensors: Mapping[int, LogicalTensor]
+    sizes: FormSizes
+    steps: Sequence[tuple[str, tuple[int, ...], tuple[int, ...]]]
+    ports: Sequence[tuple[Any, Any]]
+    primitives: Sequence[Primitive]
+    variable: VariableForm | None
+    npartitions: int
+
+
+def write_form(
+    form: ModelForm, made: FormSteps | ReadSteps, variable: VariableForm | None, engine: Engine
+) -> tuple[bytes, list[Any]]:
+    """The bytes of a form that was just compiled, and the contents of the constants that it reads.
+
+    Raises
+    ------
+    UnwritableError
+        Something of it is run by the host, by a backend of the user's own, or planned by the user's planner.
+    """
+    compiled = [step.compiled for step in made.steps]
+    programs = [one for one in compiled if type(one) is CompiledPartition and one.primitive is not None]
+    if len(programs) < len(compiled) or engine.planner is not None:
+        raise UnwritableError("a step without a program, or a planner of the user's own")
+    wanted = {*form.inputs.values(), *form.outputs.values(), *form.constants}
+    wanted.update(i for step in made.steps for i in (*step.inputs, *step.outputs))
+    varies = variable is not None
+    text = _Record(
+        form.inputs, form.outputs, form.precomputed, form.weights,
+        {tensor_id: number for number, tensor_id in enumerate(form.constants)},
+        {} if varies else {i: made.tensors[i] for i in wanted if i in made.tensors}, made.sizes,
+        [(step.label, step.inputs, step.outputs) for step in made.steps],
+        [] if varies else [(one.inputs, one.outputs) for one in programs],
+        [] if varies else [one.primitive for one in programs if one.primitive is not None],
+        None if variable is None else variable.with_tensors(wanted), made.npartitions,
+    )  # fmt: skip
+    room = io.BytesIO()
+    _Writer(room, engine, [one.partition for one in programs]).dump(text)
+    return room.getvalue(), list(form.constants.values())
+
+
+def read_form(
+    data: Any, engine: Engine, weights: str, contents: Callable[[], Sequence[Any]], describe: Described
+) -> tuple[ModelForm, ReadSteps, VariableForm | None]:
+    """The form again, without graph, its steps, and what varies.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Of `write_form`, on this build, for an engine like this one.
+    engine : Engine
+    weights : {"scoped", "cached"}
+        Of compiled partitions.
+    contents : callable
+        Gives the constants.
+    describe : Described
+        Has graph and partitions made.
+    """
+    text: _Record = _Reader(io.BytesIO(data), engine, describe).load()
+    values = contents()
+    graph: Any = Deferred(lambda: describe.form.graph)
+    names: Any = Deferred(lambda: describe.form.names)
+    constants = {i: values[number] for i, number in text.constants.items()}
+    form = ModelForm(graph, constants, text.inputs, text.outputs, {}, text.precomputed, text.weights, names=names)
+    variable, tensors, now = text.variable, text.tensors, None
+    if variable is None:
+        partitions = map(describe.partition, range(len(text.steps)))
+        rows = zip(partitions, text.ports, text.primitives, strict=True)
+        compiled = [
+            CompiledPartition(partition, *ports, engine, primitive=primitive, scratch="caller", weights=weights)
+            for partition, ports, primitive in rows
+        ]
+    else:
+        now = variable.now()
+        tensors = variable.tensors(now)
+        compiled = variable.first(now)
+    steps = [ModelStep(made, None, *named) for made, named in zip(compiled, text.steps, strict=True)]
+    return form, ReadSteps(text, steps, tensors, now, describe), variable
+
+
+class Described:
+    """Graph and partitions of a form that was read, made of the model when they are first asked for.
+
+    Parameters
+    ----------
+    specialise : callable
+        Gives the `ModelForm`.
+    variable : VariableForm or None
+        Of the sizes in its graph.
+    divide : callable
+        Gives of a form the partitions in the order in which they run, and those of which neighbours were merged.
+    """
+
+    def __init__(
+        self, specialise: Callable[[], ModelForm], variable: VariableForm | None,
+        divide: Callable[[ModelForm], tuple[Sequence[Partition], Sequence[Partition]]],
+    ) -> None:  # fmt: skip
+        self._specialise, self._variable, self._divide = specialise, variable, divide
+        self._made: tuple[Any, ...] | None = None
+
+    def _parts(self) -> tuple[Any, ...]:
+        if self._made is None:
+            form = self._specialise()
+            tensors = settled_tensors(form.graph)
+            if self._variable is not None:
+                self._variable.finish(tensors)
+            self._made = form, tensors, *self._divide(form)
+        return self._made
+
+    @property
+    def form(self) -> ModelForm:
+        """The form, without sizes where those vary."""
+        form: ModelForm = self._parts()[0]
+        return form
+
+    def partition(self, number: int) -> Any:
+        """A partition that was compiled, which is made when something of it is asked for."""
+        return Deferred(lambda: self._parts()[3][number])
+
+    def partitions(self, shapes: Mapping[str, Any]) -> tuple[Partition, ...]:
+        """Those before neighbours were merged, for shapes of inputs that the form serves."""
+        _, _, found, _ = self._parts()
+        values = self._values(shapes)
+        return tuple(found) if values is None else tuple([partition.with_sizes(values) for partition in found])
+
+    def tensors(self, shapes: Mapping[str, Any]) -> Mapping[int, LogicalTensor]:
+        """All tensors of the graph, for such shapes."""
+        found: Mapping[int, LogicalTensor] = self._parts()[1]
+        values = self._values(shapes)
+        return found if values is None else {i: tensor.with_sizes(values) for i, tensor in found.items()}
+
+    def _values(self, shapes: Mapping[str, Any]) -> SizeValues | None:
+        return None if self._variable is None else self._variable.values(shapes, exactly=False)
+
+
+class ReadSteps:
+    """The steps of a form that was read, as `FormSteps` has those that were compiled."""
+
+    appended: frozenset[str] = frozenset()
+
+    def __init__(
+        self, text: _Record, steps: list[ModelStep], tensors: Mapping[int, LogicalTensor], values: SizeValues | None,
+        described: Described,
+    ) -> None:  # fmt: skip
+        self.steps, self.tensors, self.values, self.sizes = steps, tensors, values, text.sizes
+        self.npartitions, self._described = text.npartitions, described
+
+    def partitions_at(self, values: SizeValues | None, shapes: Mapping[str, Any]) -> tuple[Partition, ...]:
+        """As of `FormSteps`."""
+        return self._described.partitions(shapes)
+
+    def tensors_at(
+        self, tensors: Mapping[int, LogicalTensor], shapes: Mapping[str, Any]
+    ) -> Mapping[int, LogicalTensor]:
+        """As of `FormSteps`."""
+        return self._described.tensors(shapes)
+
+
+# ---- the format
+
+
+FORMAT = "program:1:"
+"""Begins the layout under which a store keeps forms."""
+
+
+def dump_record(record: Any) -> bytes:
+    """Tuples, lists, dicts, numbers and texts, and objects of the classes of forms, as bytes for `load_record`."""
+    room = io.BytesIO()
+    _Writer(room).dump(record)
+    return room.getvalue()
+
+
+def load_record(data: Any) -> Any:
+    """What `dump_record` wrote; raises whatever it meets where the bytes are others."""
+    return _Reader(io.BytesIO(data)).load()
+
+
+_CLASSES = {
+    f"graphpool.{module}": frozenset(names.split())
+    for module, names in {
+        "_size_program": "SizeProgram",
+        "_size_records": "read_trace real_at size_at",
+        "graph.logical_tensor": "checked_tensor",
+        "onnx.metadata": "ModelMetadata",
+        "runtime._program": "Program",
+        "runtime._variable": "VariableProgram _restore",
+        "runtime.constant_part": "ConstantPart",
+        "runtime.form_record": "_Record _call _primitive",
+        "runtime.form_sizes": "FormSizes",
+        "runtime.model_port": "ModelPort",
+        "runtime.primitive": "ProgramDetails",
+        "runtime.scheduling": "ScheduleOptions",
+        "runtime.stored_forms": "ModelHead StoredForm",
+        "runtime.temporaries": "Temporaries",
+        "runtime.variable_form": "Symbols VariableForm",
+        "runtime.variable_partition": "VariablePartition",
+        "schedule.control": "ListedCall",
+        "schedule.graph": "DependencyGraph",
+        "schedule.instructions": "AddEvent Run SetStream StreamBarrier WaitEvent",
+        "schedule.schedule": "Schedule",
+        "typing": "DataType LayoutType PropertyType",
+    }.items()
+}
+"""Module -> what a file may name of it."""
+
+
+class _Writer(pickle.Pickler):
+    """Pickles what `_CLASSES` names."""
+
+    def __init__(self, room: io.BytesIO, engine: Engine | None = None, partitions: Sequence[Any] = ()) -> None:
+        super().__init__(room, 5)
+        self._engine = engine
+        self._numbers = {id(partition): number for number, partition in enumerate(partitions)}
+
+    def persistent_id(self, obj: Any) -> Any:
+        """A name for what the reader has."""
+        if type(obj) is Partition:
+            return self._numbers.get(id(obj))
+        return "engine" if obj is self._engine and obj is not None else None
+
+    def reducer_override(self, obj: Any) -> Any:
+        """How an object of a known class is written; raises `UnwritableError` for others."""
+        kind = type(obj)
+        reduce = _REDUCERS.get(kind)
+        if reduce is not None:
+            return reduce(obj)
+        named = obj if isinstance(obj, type) or (callable(obj) and hasattr(obj, "__qualname__")) else kind
+        if getattr(named, "__name__", "") not in _CLASSES.get(getattr(named, "__module__", ""), ()):
+            raise UnwritableError(f"an object of type {kind.__qualname__}")
+        return NotImplemented
+
+
+class _Reader(pickle.Unpickler):
+    """Takes what `_CLASSES` names, and nothing else."""
+
+    def __init__(self, room: io.BytesIO, engine: Engine | None = None, described: Described | None = None) -> None:
+        super().__init__(room)
+        self._engine, self._described = engine, described
+
+    def persistent_load(self, pid: Any) -> Any:
+        """What was left out."""
+        if self._described is None:
+            raise pickle.UnpicklingError("a name for what is no part of it")
+        return self._engine if pid == "engine" else self._described.partition(pid)
+
+    def find_class(self, module: str, name: str) -> Any:
+        """One of the classes, or UnpicklingError."""
+        if name not in _CLASSES.get(module, ()):
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a compiled form")
+        return getattr(import_module(module), name)
+
+
+def _reduce_tensor(tensor: LogicalTensor) -> tuple[Any, ...]:
+    own = tensor.id, tensor.dtype, tensor.shape, tensor.strides, tensor.layout, tensor.layout_id
+    return checked_tensor, (*own, tensor.property, tensor.value)
+
+
+def _reduce_call(call: KernelCall) -> tuple[Any, ...]:
+    """A call; where its parameter block has the address of a slot of BLAS, it says where, and of which type."""
+    if call.keep or call.patches:
+        raise UnwritableError("a call that is bound to objects")
+    block, slot = call.params.tobytes(), None
+    place = record(call.kernel.params).place_of("blas")
+    if place is not None:
+        address = int.from_bytes(block[place : place + _ADDRESS_NBYTES], "little")
+        dtype = next((dtype for dtype in ("f32", "f64") if address == blas_slot(dtype)), None)
+        if dtype is not None:
+            slot = place, dtype
+            block = _with_address(block, place, 0)
+    return _call, (call.kernel.name, call.kernel.isa, block, call.ntasks, call.scratch_nbytes, slot)
+
+
+def _call(
+    name: str, isa: str, block: bytes, ntasks: int, scratch_nbytes: int, slot: tuple[int, str] | None
+) -> KernelCall:
+    if slot is not None:
+        place, dtype = slot
+        block = _with_address(block, place, blas_slot(dtype))
+    return KernelCall(lookup(name, isa), np.frombuffer(block, np.uint8), ntasks, scratch_nbytes)
+
+
+_ADDRESS_NBYTES = 8
+
+
+def _with_address(block: bytes, place: int, address: int) -> bytes:
+    return block[:place] + address.to_bytes(_ADDRESS_NBYTES, "little") + block[place + _ADDRESS_NBYTES :]
+
+
+def _reduce_primitive(primitive: Primitive) -> tuple[Any, ...]:
+    own = primitive.program, primitive.implementations, primitive.step_ops, primitive.inplace_ports
+    return _primitive, (*own, primitive.details, primitive.constant_parts)
+
+
+def _primitive(
+    program: Any, implementations: Sequence[str], step_ops: Sequence[int], inplace_ports: Sequence[tuple[int, int]],
+    details: ProgramDetails, constant_parts: Sequence[ConstantPart],
+) -> Primitive:  # fmt: skip
+    made = Primitive(object(), program, implementations, step_ops, inplace_ports, details, constant_parts)
+    made.evict()  # no cache keeps it for other users: it goes with its last one
+    return made
+
+
+def _reduce_located(make: Callable[..., Any], size: Any) -> tuple[Any, ...]:
+    return make, _size_records.located(size)
+
+
+_REDUCERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    KernelCall: _reduce_call,
+    LogicalTensor: _reduce_tensor,
+    Primitive: _reduce_primitive,
+    Real: partial(_reduce_located, _size_records.real_at),
+    Size: partial(_reduce_located, _size_records.size_at),
+    Trace: lambda trace: (_size_records.read_trace, _size_records.write_trace(trace)),
+}

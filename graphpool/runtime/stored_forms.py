@@ -1,0 +1,312 @@
+"""Compiled forms of a model that other processes have made, or may find: of what they are, and how constants are told.
+
+Who stores forms knows the model by its content. Among its forms one is told by the shapes that it was compiled for, by
+which of their sizes may vary, and by the contents that decide shapes.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache, partial
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from graphpool import config
+from graphpool._kernels.core._dispatch import isas
+from graphpool._sizes import hint_of, is_variable
+from graphpool._version import __version__
+from graphpool.cache.identity import digest_of
+from graphpool.errors import OutOfMemoryError
+from graphpool.graph.backend import are_own_backends
+from graphpool.log import compile_log
+from graphpool.typing import DataType
+
+from .constant_part import place_in_mapping
+from .costs import has_costs
+from .executable import kept_weights
+from .form_record import Described, UnwritableError, read_form
+from .form_steps import divide
+from .nibbles import Nibbles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphpool.mapped_file import MappedFile
+
+    from .engine import Engine
+    from .executable import Executable
+    from .form_record import ReadSteps
+    from .model_form import ModelForm
+    from .model_port import ModelPort
+    from .scheduling import ScheduleOptions
+    from .variable_form import VariableForm
+
+__all__ = ["FormRequest", "ModelHead", "StoredForm", "StoredForms", "StoredSpecialiser", "context_of"]
+
+_MOST_FORMS = 8
+"""To keep of one model: those that were compiled last."""
+
+
+class ModelHead(NamedTuple):
+    """What of a model does not depend on shapes."""
+
+    name: str
+    inputs: tuple[ModelPort, ...]
+    outputs: tuple[ModelPort, ...]
+    deciding: tuple[str, ...]
+    metadata: Any
+
+
+def context_of(engine: Engine, options: ScheduleOptions, weights: str) -> str | None:
+    """All that a compilation depends on beside the model; None where its result cannot be kept for others."""
+    is_plain = engine.kind == "cpu" and engine.planner is None and engine.context is None and weights != "packed"
+    if not is_plain or not are_own_backends(engine.kind) or config.get("graph_dump") is not None or has_costs():
+        return None
+    own = engine.threads, engine.memory_limit, weights, options.policy, options.streams
+    return repr((_build(), isas(), sorted(config.get("impl").items()), own))
+
+
+@cache
+def _build() -> tuple[str, str]:
+    """The version, and a name for the files of the package: a checkout changes without its version."""
+    root = str(Path(__file__).parent.parent)
+    found = []
+    folders = [root]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name.endswith((".py", ".so")):
+                    about = entry.stat()
+                    found.append((entry.path[len(root) :], about.st_size, about.st_mtime_ns))
+                elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+                    folders.append(entry.path)
+    return __version__, digest_of(repr(sorted(found)).encode()).hex()
+
+
+class FormRequest(NamedTuple):
+    """A form that is to be compiled: shapes with sizes where they vary, contents that decide, and how it is made."""
+
+    shapes: Mapping[str, Any]
+    deciding: Mapping[str, np.ndarray[Any, Any]]
+    is_planned: bool
+    variable: VariableForm | None
+    engine: Engine
+    options: ScheduleOptions
+    weights: str
+
+    @property
+    def key(self) -> tuple[Any, tuple[int, ...]]:
+        """What forms are told by: what all forms have in common that may serve it, and the sizes that vary."""
+        sizes: dict[int, int] = {}
+
+        def told(dim: Any) -> Any:
+            if not is_variable(dim):
+                return dim
+            sizes[dim.number] = hint_of(dim)
+            return f"s{dim.number}"
+
+        dims = [(name, None if shape is None else tuple(map(told, shape))) for name, shape in self.shapes.items()]
+        contents = [
+            (name, array.dtype.str, array.shape, digest_of(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+            for name, array in self.deciding.items()
+        ]
+        how = self.is_planned, self.variable is not None
+        return (how, tuple(dims), tuple(contents)), tuple(sizes.values())
+
+    @property
+    def plain_shapes(self) -> dict[str, Any]:
+        """The shapes that it is compiled for."""
+        pairs = self.shapes.items()
+        return {name: None if shape is None else tuple(map(hint_of, shape)) for name, shape in pairs}
+
+
+class StoredForm(NamedTuple):
+    """A form as bytes, what tells it from others, and its constants as `tell_content` describes them."""
+
+    pattern: Any
+    sizes: tuple[int, ...]
+    data: bytes
+    constants: tuple[tuple[Any, ...], ...]
+
+
+class StoredForms:
+    """The forms of one model that somebody has stored, for one way to compile.
+
+    Parameters
+    ----------
+    context : str
+        As of `context_of`.
+
+    Attributes
+    ----------
+    forms : list of StoredForm
+        The last one first.
+    files : list of MappedFile
+        In which constants lie.
+    """
+
+    def __init__(self, context: str) -> None:
+        self.context = context
+        self.forms: list[StoredForm] = []
+        self.files: list[MappedFile] = []
+        self._contents: dict[tuple[Any, ...], Any] = {}
+
+    def find(
+        self, request: FormRequest, specialise: Callable[..., ModelForm]
+    ) -> tuple[ModelForm, ReadSteps, VariableForm | None] | None:
+        """The form, read; one for other sizes that serves these too; None if there is none."""
+        if not self.forms or self.context != context_of(request.engine, request.options, request.weights):
+            return None
+        pattern, sizes = request.key
+        alike = [form for form in self.forms if form.pattern == pattern]
+        exact = [form for form in alike if form.sizes == sizes]
+        for form in exact or ([] if request.is_planned else alike):
+            try:
+                found = self._read(form, request, specialise)
+            except OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever a file of another build may hold
+                compile_log.info("stored form is compiled anew: %s", error)
+                continue
+            variable = found[2]
+            if exact or (variable is not None and variable.values(request.plain_shapes) is not None):
+                return found
+        return None
+
+    def _read(
+        self, form: StoredForm, request: FormRequest, specialise: Callable[..., ModelForm]
+    ) -> tuple[ModelForm, ReadSteps, VariableForm | None]:
+        for file in self.files:
+            file.check()
+        make = partial(specialise, request.shapes, request.deciding)
+        divided = partial(divide, options=request.options, threads=request.engine.threads)
+        described = Described(make, request.variable, divided)
+        weights = kept_weights(request.weights)
+        return read_form(form.data, request.engine, weights, lambda: [*map(self._content, form.constants)], described)
+
+    def _content(self, told: tuple[Any, ...]) -> Any:
+        found = self._contents.get(told)
+        if found is None:
+            found = bring_content(told, self.files)
+            if told[0]:
+                self._contents[told] = found
+        return found
+
+    def lasting(self) -> list[Any]:
+        """Contents that stay in memory while no form has them."""
+        return list(self._contents.values())
+
+    def keep(self, request: FormRequest, executable: Executable, specialise: Any) -> bool:
+        """Put a form that was just compiled before the others; False for what cannot be written.
+
+        `specialise` is the importer's, which keeps some of the contents.
+        """
+        if self.context != context_of(request.engine, request.options, request.weights):
+            return False
+        kept = {id(content) for content in specialise.lasting()}
+        try:
+            data, contents = executable.written()
+            constants = tuple([(id(content) in kept, *tell_content(content, self.files)) for content in contents])
+        except UnwritableError as error:
+            compile_log.info("form is not stored, because of %s", error)
+            return False
+        form = StoredForm(*request.key, data, constants)
+        others = [other for other in self.forms if (other.pattern, other.sizes) != (form.pattern, form.sizes)]
+        self.forms = [form, *others[: _MOST_FORMS - 1]]
+        return True
+
+
+class StoredSpecialiser:
+    """Specialises a model of which compiled forms are stored: the importer is called where none is.
+
+    Parameters
+    ----------
+    head : ModelHead
+    make : callable
+        Reads the model; gives what specialises it.
+    forms : StoredForms
+
+    Notes
+    -----
+    Threads: one at a time.
+    """
+
+    takes_sizes = True
+
+    def __init__(self, head: ModelHead, make: Callable[[], Any], forms: StoredForms) -> None:
+        self.head, self._make, self._forms = head, make, forms
+        self._real: Any = None
+
+    @property
+    def real(self) -> Any:
+        """What specialises the model, which is read now if it was not."""
+        if self._real is None:
+            self._real = self._make()
+        return self._real
+
+    def __call__(self, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> ModelForm:
+        """As of the importer."""
+        form: ModelForm = self.real(shapes, contents)
+        return form
+
+    def lasting(self) -> list[Any]:
+        """The contents that stay in memory while no form has them."""
+        own = [] if self._real is None else self._real.lasting()
+        return [*own, *self._forms.lasting()]
+
+    def recall(self, request: FormRequest) -> tuple[ModelForm, ReadSteps, VariableForm | None] | None:
+        """A form that is stored, instead of one that would be compiled; None if there is none."""
+        return self._forms.find(request, self)
+
+    def keep(self, request: FormRequest, executable: Executable) -> None:
+        """Store a form that was compiled."""
+        self._forms.keep(request, executable, self.real)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as the importer's does."""
+        return _itself, (self.real,)
+
+
+def _itself(real: Any) -> Any:
+    return real
+
+
+# ---- contents of constants
+
+
+def tell_content(content: Any, files: list[MappedFile]) -> tuple[Any, ...]:
+    """Where a constant lies in one of the files, or its bytes; raises `UnwritableError` for what is no array."""
+    if isinstance(content, Nibbles):
+        return (*tell_content(content.raw, files), content.data_type, content.shape)
+    if type(content) is not np.ndarray:
+        raise UnwritableError(f"a constant of type {type(content).__name__}")
+    dtype = _name_of(content.dtype)
+    mapped, offset = place_in_mapping(content) or (None, 0)
+    number = next((k for k, file in enumerate(files) if file is mapped), None)
+    if number is not None:
+        return number, offset, dtype, content.shape
+    if mapped is not None:
+        raise UnwritableError("a constant in another file")
+    return None, np.ascontiguousarray(content).tobytes(), dtype, content.shape
+
+
+def bring_content(told: tuple[Any, ...], files: Sequence[MappedFile]) -> Any:
+    """The constant that `tell_content` describes, behind whether it lasts; read-only."""
+    _, number, place, dtype, shape, *packed = told
+    kind = dtype.numpy if isinstance(dtype, DataType) else np.dtype(dtype)
+    if number is None:
+        array = np.frombuffer(place, np.uint8).copy().view(kind).reshape(shape)
+    else:
+        nbytes = prod(shape) * kind.itemsize
+        array = np.frombuffer(files[number], np.uint8, nbytes, place).view(kind).reshape(shape)
+    array.flags.writeable = False
+    return Nibbles(array, *packed) if packed else array
+
+
+def _name_of(dtype: np.dtype[Any]) -> Any:
+    if dtype.hasobject:
+        raise UnwritableError("a constant of objects")
+    return dtype.str if np.dtype(dtype.str) == dtype else DataType.parse(dtype)
