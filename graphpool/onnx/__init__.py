@@ -2,7 +2,7 @@
 
 loader.py      load(): file, bytes or ModelProto -> Model
 stored_model.py  what the packed store has of a model: compiled forms, for which nothing below is imported
-files.py       the files of a model, mapped; metadata.py: what a file says of itself
+files.py       the files of a model, mapped
 source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
 wire.py        finds large weights and long lists of attributes inside a model's file
 long_lists.py  these lists, which stay there until they are read; _lists.pyx reads them from the wire format
@@ -50,6 +50,7 @@ with collection_paused():  # what modules hold stays
     settle_objects()
 
 if TYPE_CHECKING:
+    from ..runtime.model_metadata import ModelMetadata
     from .inference_session import (
         ExecutionMode,
         ExecutionOrder,
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
         get_device,
         set_default_logger_severity,
     )
-    from .metadata import ModelMetadata
 
 __all__ = [
     "ExecutionMode",
@@ -94,6 +94,6 @@ def __getattr__(name: str) -> Any:
     if name == "backend":
         return import_module(".backend", __name__)
     if name in __all__:
-        module = import_module(".metadata" if name == "ModelMetadata" else ".inference_session", __name__)
-        return getattr(module, name)
+        module = "..runtime.model_metadata" if name == "ModelMetadata" else ".inference_session"
+        return getattr(import_module(module, __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphpool.runtime import Model
+    from graphpool.runtime.model_metadata import ModelMetadata
 
-    from .metadata import ModelMetadata
 
 __all__ = [
     "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "NodeArg", "OrtValue",

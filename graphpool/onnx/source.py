@@ -26,6 +26,7 @@ from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
 from graphpool.runtime.file_arrays import open_references, refer_to_files
 from graphpool.runtime.heap import trim_heap
+from graphpool.runtime.model_metadata import ModelMetadata
 from graphpool.runtime.nibbles import Nibbles, memory_of
 from graphpool.typing import DataType
 
@@ -33,7 +34,6 @@ from .boundary import Boundary
 from .bounds import Bounds, check_list, check_model, graphs_of
 from .files import ModelFiles
 from .long_lists import LongList, without_lists
-from .metadata import ModelMetadata
 from .node import DATA_TYPES, Node, check_text
 from .types import describe_type, make_port, plain_type
 from .wire import NIBBLES, WHOLE_BYTES, outline

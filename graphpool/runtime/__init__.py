@@ -35,6 +35,7 @@
     request_batches.py  many requests to a model: side by side, or filled up to batches
     _form_cache.pyx forms of either, each closed after the last run that uses it
     model_port.py   its inputs and outputs: what they are, and whether a value fits
+    model_metadata.py  what a file says of the model in it
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
     inner_models.py host functions that run models of their own:
                     data_dependent.py: the part whose shapes follow from what a run computes,

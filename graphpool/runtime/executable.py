@@ -67,13 +67,13 @@ class Executable(ResizableForm):
 
     `bound` has tensors of constants by the identity of their content, from other forms and for others, so that a
     content is fingerprinted once. `packed` grows by what stands for constants from now on, to be closed with the model.
-    With `steps` nothing is compiled: they were read, with the form. `results` gives fresh results, shared with other
-    forms. `precomputed` as in `ModelForm`; `sequential_arena_nbytes` is what the arena would take if every step
-    followed the one before. `results_nbytes` are the outputs of one run but
-    for those whose shape follows from contents; `host_nbytes` is reserved by a run for arrays that NumPy makes in host
-    functions: for what the one that takes most gives and is given copies of, as far as shapes are known. With `states`,
-    outputs go into the memory of a session, which brings it; `appended` are the names of those for which the part that
-    they have in common with their input is not written.
+    With `steps` nothing is compiled: they were read, with the form. `key` tells it from others, as of `FormRequest`; it
+    is None if it is not to be stored. `results` gives fresh results, shared with other forms. `precomputed` as in
+    `ModelForm`; `sequential_arena_nbytes` is what the arena would take if every step followed the one before.
+    `results_nbytes` are the outputs of one run but for those whose shape follows from contents; `host_nbytes` is
+    reserved by a run for arrays that NumPy makes in host functions: for what the one that takes most gives and is given
+    copies of, as far as shapes are known. With `states`, outputs go into the memory of a session, which brings it;
+    `appended` are the names of those for which the part that they have in common with their input is not written.
 
     Raises `UnsupportedError` for an op that has neither a backend nor a host function, and `OutOfMemoryError`, whose
     `smallest_limit` would do, where the engine's budget can never hold programs, constants and arena at once; nothing
@@ -99,8 +99,10 @@ class Executable(ResizableForm):
         arenas: SharedArenas | None = None,
         is_planned: bool = False,
         steps: ReadSteps | None = None,
+        key: tuple[Any, tuple[int, ...]] | None = None,
     ) -> None:
         super().__init__(variable)
+        self.key = key
         self.precomputed, self.is_planned = form.precomputed, is_planned
         self._keeps_constants = weights == "cached"
         self._engine, self._name, self._states = engine, name, states

@@ -277,12 +277,12 @@ _CLASSES = {
         "_size_program": "SizeProgram",
         "_size_records": "read_trace real_at size_at",
         "graph.logical_tensor": "checked_tensor",
-        "onnx.metadata": "ModelMetadata",
         "runtime._program": "Program",
         "runtime._variable": "VariableProgram _restore",
         "runtime.constant_part": "ConstantPart",
         "runtime.form_record": "_Record _call _primitive",
         "runtime.form_sizes": "FormSizes",
+        "runtime.model_metadata": "ModelMetadata",
         "runtime.model_port": "ModelPort",
         "runtime.primitive": "ProgramDetails",
         "runtime.scheduling": "ScheduleOptions",
@@ -310,7 +310,7 @@ class _Writer(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         """A name for what the reader has."""
-        if type(obj) is Partition:
+        if type(obj) in (Partition, Deferred):
             return self._numbers.get(id(obj))
         return "engine" if obj is self._engine and obj is not None else None
 

@@ -494,6 +494,22 @@ class Model(Ranked):
             raise StateError(explain(f"nothing of {self.name!r} is compiled yet", hint=hint))
         return self._forms.packed_constants()
 
+    def written_forms(self) -> tuple[str | None, list[tuple[Any, tuple[int, ...], bytes, list[Any]]]]:
+        """What is compiled, for other processes.
+
+        Returns
+        -------
+        context : str or None
+            What a process must have in common; None where it cannot be for others.
+        forms : list of (pattern, sizes, bytes, contents)
+            As of `StoredForm`, with the contents of the constants.
+
+        Notes
+        -----
+        Threads: safe.
+        """
+        return self._forms.written_forms()
+
     def use_packed(self, source: PackedSource) -> None:
         """Take packed weights from a store from now on; those of the engine's memory that it has too are given up.
 

@@ -25,6 +25,7 @@ from ._stream import Stream
 from .constant_part import check_files
 from .declared_shapes import DeclaredShapes
 from .executable import Executable
+from .form_record import UnwritableError
 from .mapped_reads import NO_READS, MappedReads
 from .memory_peak import MemoryPeak
 from .model_memory import ModelMemory, shared_nbytes
@@ -32,7 +33,7 @@ from .model_port import check_is_mapping, describe_shapes, stand_in
 from .session import Sessions
 from .shape_ranges import ShapeRanges
 from .shared_arenas import SharedArenas
-from .stored_forms import FormRequest, StoredSpecialiser
+from .stored_forms import FormRequest, StoredSpecialiser, context_of
 from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
@@ -307,11 +308,10 @@ class ModelForms(ModelRun):
         is_planned: bool,
     ) -> Executable:
         with self.memory.timed_compiling():
-            request = (
-                None
-                if states is not None
-                else FormRequest(shapes, deciding, is_planned, variable, self._engine, self._options, self._weights)
-            )
+            request = None
+            if states is None:
+                how = is_planned, variable, self._engine, self._options, self._weights
+                request = FormRequest(shapes, deciding, *how)
             stored = None if request is None else self._recall(request)
             if stored is None:
                 form, steps = self._specialise(shapes, deciding), None
@@ -319,7 +319,10 @@ class ModelForms(ModelRun):
                 form, steps, variable = stored
             shared = self._bound, self.name, self._options, self._weights, self._packed, self._results
             held = None if states is None else states.sized(shapes)
-            made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned, steps)
+            made = Executable(
+                form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned, steps,
+                None if request is None else request.key,
+            )  # fmt: skip
             try:
                 made.inner_nbytes(prepares=True)
                 # of all forms: packing for this one may have given back pages that others read
@@ -466,6 +469,21 @@ class ModelForms(ModelRun):
         found: dict[PackedKey, ConstantBuffer] = {}
         self._each_form(lambda form: found.update(form.packed_constants()))
         return found
+
+    def written_forms(self) -> tuple[str | None, list[tuple[Any, tuple[int, ...], bytes, list[Any]]]]:
+        """As `Model.written_forms`."""
+        context = context_of(self._engine, self._options, self._weights)
+        found: list[tuple[Any, tuple[int, ...], bytes, list[Any]]] = []
+
+        def write_all() -> None:
+            for form in self.memory.forms():
+                if form.key is not None and not form.is_resized:
+                    with suppress(UnwritableError):
+                        found.append((*form.key, *form.written()))
+
+        if context is not None:
+            self.cache.exclusively(write_all)
+        return context, found
 
     def look_again_for_constants(self) -> None:
         """Take packed constants from where they are kept for several processes, where they are there by now."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphpool.cache import ConstantBuffer, PackedKey, PackedStore, packed_store
 from graphpool.cache.identity import Fingerprint, digest_of
@@ -13,7 +14,10 @@ from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.mapped_file import ReadMapping
 
 from .constant_part import address_of
+from .file_arrays import open_references, refer_to_files
 from .model import Model
+from .nibbles import Nibbles, memory_of
+from .stored_forms import SharedForms, StoredForm, StoredSpecialiser
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,8 +82,8 @@ class SharedModel:
 
         Notes
         -----
-        Close the model, or use it as a context manager. Threads: safe. Cost: compilation; weights that the sharing
-        process has packed are neither read nor packed again.
+        Close the model, or use it as a context manager. Threads: safe. Cost: that of mapping; what the sharing process
+        has compiled and packed is used as it is, in an engine like its own. For other shapes the importer is asked.
         """
         store = SealedStore.open(self._store) if isinstance(self._store, SealedName) else self._store
         self._store = store
@@ -87,11 +91,8 @@ class SharedModel:
         if digest_of(text) != self._description.content.digest:
             raise self._is_gone(store)
         # pickles of the process that made this handle, which is one itself
-        recipe, own, keys = pickle.loads(memoryview(text))  # noqa: S301
-        buffers = [self._content(store, key) for key in keys]
-        for key, buffer in zip(keys, buffers, strict=True):
-            _name_content(buffer, key)
-        make, inputs, outputs, specialise = pickle.loads(recipe, buffers=map(memoryview, buffers))  # noqa: S301
+        make, inputs, outputs, own, importer, forms = pickle.loads(memoryview(text))  # noqa: S301
+        specialise = self._specialiser(store, importer, forms)
         used = pickle.loads(own) if engine is None else engine  # noqa: S301
         model: Model = make(inputs, outputs, specialise, used, owns_engine=engine is None, packed=store)
         try:
@@ -101,6 +102,24 @@ class SharedModel:
             model.close()
             raise
         return model
+
+    def _specialiser(self, store: PackedStore | SealedStore, importer: _Text, forms: _Text | None) -> Any:
+        """The importer's, which is opened where a shape was not compiled by the sharing process."""
+        if forms is None:
+            return self._load(store, importer)
+        context, told, references, nibbles = self._load(store, forms)
+        arrays: list[Any] = list(open_references(references).values())
+        for number, type_ in nibbles.items():
+            arrays[number] = Nibbles(arrays[number], *type_)
+        shared = SharedForms(context, told, arrays)
+        return StoredSpecialiser(None, partial(self._load, store, importer), shared)
+
+    def _load(self, store: PackedStore | SealedStore, text: _Text) -> Any:
+        """What a pickle of the sharing process holds."""
+        buffers = [self._content(store, key) for key in text.keys]
+        for key, buffer in zip(text.keys, buffers, strict=True):
+            _name_content(buffer, key)
+        return pickle.loads(text.data, buffers=map(memoryview, buffers))  # noqa: S301
 
     def _content(self, store: PackedStore | SealedStore, key: PackedKey) -> ConstantBuffer:
         buffer = store.get(key)
@@ -154,11 +173,12 @@ def share(model: Model, *, store: PackedStore | str | Path | None = None) -> Sha
 
     Notes
     -----
-    Shared are packed weights, and constants that lie in memory; those in mapped files stay there, and processes map the
-    files, whose content is checked when they are opened. Not shared are what a process packs for shapes that were not
-    known here, arenas, results, and what the interpreter has. A model with ``weights="packed"`` keeps its own copy.
-    Budgets do not count shared weights, which every process would; `Engine.process_report` and the resident size that
-    is predicted do. A model of bytes or of a ModelProto keeps its plain weights beside them until it is closed.
+    Shared are packed weights, what was compiled, and constants that lie in memory; those in mapped files stay there,
+    and processes map the files, whose content is checked when they are opened. Not shared are what a process packs for
+    shapes that were not known here, steps that the host runs, arenas, results, and what the interpreter has. A model
+    with ``weights="packed"`` keeps its own copy, and is compiled by each process. Budgets do not count shared weights,
+    which every process would; `Engine.process_report` and the resident size that is predicted do. A model of bytes or
+    of a ModelProto keeps its plain weights beside them until it is closed.
     Ownership: the model and the handle hold the memory. Threads: safe; runs may be going on. Cost: a read of all
     weights for their names, and a write of the packed ones.
 
@@ -180,24 +200,54 @@ def share(model: Model, *, store: PackedStore | str | Path | None = None) -> Sha
     contents: dict[PackedKey, Any] = dict(model.packed_constants())
     make, (inputs, outputs, specialise, engine) = model.__reduce__()
     arrays: dict[PackedKey, Any] = {}
-    keys: list[PackedKey] = []
-
-    def keep_out(buffer: pickle.PickleBuffer) -> bool:
-        """Whether the buffer is in the pickle, and not beside it."""
-        raw = buffer.raw()
-        if raw.nbytes < _LEAST_NBYTES:
-            return True
-        keys.append(_key_of(raw, "array"))
-        arrays[keys[-1]] = raw
-        return False
-
-    recipe = pickle.dumps((make, inputs, outputs, specialise), 5, buffer_callback=keep_out)
-    text = pickle.dumps((recipe, pickle.dumps(engine), keys))
+    text = pickle.dumps(
+        (make, inputs, outputs, pickle.dumps(engine), _Text.of(specialise, arrays), _forms_of(model, arrays))
+    )
     description = _key_of(text, "model")
     contents |= arrays | {description: text}
     kept: PackedStore | SealedStore = SealedStore.make(contents) if chosen is None else _keep(chosen, contents)
     model.use_packed(kept)
     return SharedModel(model.name, kept, description)
+
+
+def _forms_of(model: Model, arrays: dict[PackedKey, Any]) -> _Text | None:
+    """What is compiled, with its constants, of which large ones are added to `arrays`; None where nothing can be so."""
+    context, written = model.written_forms()
+    if context is None or not written:
+        return None
+    distinct = {id(content): content for *_, own in written for content in own}
+    numbers = {key: number for number, key in enumerate(distinct)}
+    told = [
+        StoredForm(pattern, sizes, data, tuple([numbers[id(content)] for content in own]))
+        for pattern, sizes, data, own in written
+    ]
+    contents = list(distinct.values())
+    nibbles = {n: (c.data_type, c.shape) for n, c in enumerate(contents) if isinstance(c, Nibbles)}
+    references = refer_to_files({str(number): memory_of(content) for number, content in enumerate(contents)})
+    return _Text.of((context, told, references, nibbles), arrays)
+
+
+class _Text(NamedTuple):
+    """A pickle, and the keys of the arrays that it leaves out."""
+
+    data: bytes
+    keys: list[PackedKey]
+
+    @classmethod
+    def of(cls, content: Any, arrays: dict[PackedKey, Any]) -> _Text:
+        """A pickle; the arrays that it leaves out are added to others."""
+        keys: list[PackedKey] = []
+
+        def keep_out(buffer: pickle.PickleBuffer) -> bool:
+            """Whether the buffer is in the pickle, and not beside it."""
+            raw = buffer.raw()
+            if raw.nbytes < _LEAST_NBYTES:
+                return True
+            keys.append(_key_of(raw, "array"))
+            arrays[keys[-1]] = raw
+            return False
+
+        return cls(pickle.dumps(content, 5, buffer_callback=keep_out), keys)
 
 
 def _key_of(data: Any, what: str) -> PackedKey:

@@ -24,7 +24,7 @@ from graphpool.graph.backend import are_own_backends
 from graphpool.log import compile_log
 from graphpool.typing import DataType
 
-from .constant_part import place_in_mapping
+from .constant_part import check_files, place_in_mapping
 from .costs import has_costs
 from .executable import kept_weights
 from .form_record import Described, UnwritableError, read_form
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .scheduling import ScheduleOptions
     from .variable_form import VariableForm
 
-__all__ = ["FormRequest", "ModelHead", "StoredForm", "StoredForms", "StoredSpecialiser", "context_of"]
+__all__ = ["FormRequest", "ModelHead", "SharedForms", "StoredForm", "StoredForms", "StoredSpecialiser", "context_of"]
 
 _MOST_FORMS = 8
 """To keep of one model: those that were compiled last."""
@@ -129,7 +129,7 @@ class StoredForm(NamedTuple):
     pattern: Any
     sizes: tuple[int, ...]
     data: bytes
-    constants: tuple[tuple[Any, ...], ...]
+    constants: tuple[Any, ...]
 
 
 class StoredForms:
@@ -219,12 +219,38 @@ class StoredForms:
         return True
 
 
+class SharedForms(StoredForms):
+    """Forms that came with a handle; `constants` of each are numbers among `contents`."""
+
+    def __init__(self, context: str, forms: Sequence[StoredForm], contents: Sequence[Any]) -> None:
+        super().__init__(context)
+        self.forms, self._arrays = [*forms], contents
+
+    def _read(
+        self, form: StoredForm, request: FormRequest, specialise: Callable[..., ModelForm]
+    ) -> tuple[ModelForm, ReadSteps, VariableForm | None]:
+        check_files(self._arrays)
+        return super()._read(form, request, specialise)
+
+    def _content(self, told: Any) -> Any:
+        return self._arrays[told]
+
+    def lasting(self) -> list[Any]:
+        """Contents that stay in memory while no form has them."""
+        return list(self._arrays)
+
+    def keep(self, request: FormRequest, executable: Executable, specialise: Any) -> bool:
+        """False: handles do not change."""
+        return False
+
+
 class StoredSpecialiser:
     """Specialises a model of which compiled forms are stored: the importer is called where none is.
 
     Parameters
     ----------
-    head : ModelHead
+    head : ModelHead or None
+        None where the model is known otherwise.
     make : callable
         Reads the model; gives what specialises it.
     forms : StoredForms
@@ -236,7 +262,7 @@ class StoredSpecialiser:
 
     takes_sizes = True
 
-    def __init__(self, head: ModelHead, make: Callable[[], Any], forms: StoredForms) -> None:
+    def __init__(self, head: ModelHead | None, make: Callable[[], Any], forms: StoredForms) -> None:
         self.head, self._make, self._forms = head, make, forms
         self._real: Any = None
 

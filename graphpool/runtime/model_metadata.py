@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself. Imports nothing of the package onnx."""
+"""What a file says of the model in it. Workers read it without the importer of such files."""
 
 from __future__ import annotations
 
