@@ -170,7 +170,7 @@ class Executable(ResizableForm):
     def partitions(self) -> tuple[Partition, ...]:
         """The partitions with the sizes that the form is for, made when they are first asked for."""
         if self._plain is None:
-            self._plain = self._made.partitions_at(self._values, self._input_shapes())
+            self._plain = self._made.partitions_at(self._values)
         return self._plain
 
     @property
@@ -182,10 +182,6 @@ class Executable(ResizableForm):
     def nhosted(self) -> int:
         """How many of them the host runs."""
         return len(self._places.hosted)
-
-    def _input_shapes(self) -> dict[str, Any]:
-        found = {name: self._tensors.get(i) for name, i in self.form.inputs.items()}
-        return {name: None if tensor is None else tensor.shape for name, tensor in found.items()}
 
     def written(self) -> tuple[bytes, list[Any]]:
         """The form that was compiled as bytes, and the contents of its constants: see `write_form`."""
@@ -200,7 +196,7 @@ class Executable(ResizableForm):
     @property
     def tensors(self) -> Mapping[int, LogicalTensor]:
         """All tensors by id, with their shapes."""
-        return self._made.tensors_at(self._tensors, self._input_shapes())
+        return self._made.tensors_at(self._tensors, self._values)
 
     @property
     def offsets(self) -> Mapping[Any, int]:

@@ -213,20 +213,20 @@ class Described:
         """A partition that was compiled, which is made when something of it is asked for."""
         return Deferred(lambda: self._parts()[3][number])
 
-    def partitions(self, shapes: Mapping[str, Any]) -> tuple[Partition, ...]:
-        """Those before neighbours were merged, for shapes of inputs that the form serves."""
+    def partitions(self, symbols: Sequence[int] | None) -> tuple[Partition, ...]:
+        """Those before neighbours were merged, for symbols that the form serves."""
         _, _, found, _ = self._parts()
-        values = self._values(shapes)
+        values = self._values(symbols)
         return tuple(found) if values is None else tuple([partition.with_sizes(values) for partition in found])
 
-    def tensors(self, shapes: Mapping[str, Any]) -> Mapping[int, LogicalTensor]:
-        """All tensors of the graph, for such shapes."""
+    def tensors(self, symbols: Sequence[int] | None) -> Mapping[int, LogicalTensor]:
+        """All tensors of the graph, for such symbols."""
         found: Mapping[int, LogicalTensor] = self._parts()[1]
-        values = self._values(shapes)
+        values = self._values(symbols)
         return found if values is None else {i: tensor.with_sizes(values) for i, tensor in found.items()}
 
-    def _values(self, shapes: Mapping[str, Any]) -> SizeValues | None:
-        return None if self._variable is None else self._variable.values(shapes, exactly=False)
+    def _values(self, symbols: Sequence[int] | None) -> SizeValues | None:
+        return None if self._variable is None or symbols is None else self._variable.at(symbols)
 
 
 class ReadSteps:
@@ -239,17 +239,20 @@ class ReadSteps:
         described: Described,
     ) -> None:  # fmt: skip
         self.steps, self.tensors, self.values, self.sizes = steps, tensors, values, text.sizes
-        self.npartitions, self._described = text.npartitions, described
+        self.npartitions, self._described, self._variable = text.npartitions, described, text.variable
 
-    def partitions_at(self, values: SizeValues | None, shapes: Mapping[str, Any]) -> tuple[Partition, ...]:
+    def partitions_at(self, values: SizeValues | None) -> tuple[Partition, ...]:
         """As of `FormSteps`."""
-        return self._described.partitions(shapes)
+        return self._described.partitions(self._symbols(values))
 
     def tensors_at(
-        self, tensors: Mapping[int, LogicalTensor], shapes: Mapping[str, Any]
+        self, tensors: Mapping[int, LogicalTensor], values: SizeValues | None
     ) -> Mapping[int, LogicalTensor]:
         """As of `FormSteps`."""
-        return self._described.tensors(shapes)
+        return self._described.tensors(self._symbols(values))
+
+    def _symbols(self, values: SizeValues | None) -> list[int] | None:
+        return None if self._variable is None or values is None else self._variable.symbols_at(values)
 
 
 # ---- the format
@@ -289,6 +292,7 @@ _CLASSES = {
         "runtime.stored_forms": "ModelHead StoredForm",
         "runtime.temporaries": "Temporaries",
         "runtime.variable_form": "Symbols VariableForm",
+        "runtime.variable_forms": "Content",
         "runtime.variable_partition": "VariablePartition",
         "schedule.control": "ListedCall",
         "schedule.graph": "DependencyGraph",

@@ -77,18 +77,15 @@ class FormSteps:
         steps = [_step(form, partition, made) for partition, made in zip(merged, compiled, strict=True)]
         self.steps = engine.device.forms.with_copies(form, steps)
 
-    def partitions_at(self, values: SizeValues | None, shapes: Mapping[str, Any]) -> tuple[Partition, ...]:
-        """The partitions before neighbours were merged, in the order in which they run.
-
-        For values of the sizes that may vary, or for the shapes of inputs that come to the same.
-        """
+    def partitions_at(self, values: SizeValues | None) -> tuple[Partition, ...]:
+        """The partitions before neighbours were merged, in the order in which they run, for values of sizes."""
         found = self._partitions
         return found if values is None else tuple([partition.with_sizes(values) for partition in found])
 
     def tensors_at(
-        self, tensors: Mapping[int, LogicalTensor], shapes: Mapping[str, Any]
+        self, tensors: Mapping[int, LogicalTensor], values: SizeValues | None
     ) -> Mapping[int, LogicalTensor]:
-        """All tensors of the graph: these, or for such shapes."""
+        """All tensors of the graph: these, or for such values."""
         return tensors
 
     def _compile(self, work: Iterable[tuple[Partition, Pairs]]) -> Iterator[CompiledPartition | None]:

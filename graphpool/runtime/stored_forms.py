@@ -30,6 +30,7 @@ from .executable import kept_weights
 from .form_record import Described, UnwritableError, read_form
 from .form_steps import divide
 from .nibbles import Nibbles
+from .variable_forms import Content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,18 +110,23 @@ class FormRequest(NamedTuple):
             return f"s{dim.number}"
 
         dims = [(name, None if shape is None else tuple(map(told, shape))) for name, shape in self.shapes.items()]
-        contents = [
-            (name, array.dtype.str, array.shape, digest_of(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
-            for name, array in self.deciding.items()
-        ]
+        contents = []
+        for name, array in self.deciding.items():
+            items = np.ascontiguousarray(array).reshape(-1)
+            content = tuple(map(told, items)) if array.dtype == object else digest_of(items.view(np.uint8))
+            contents.append((name, array.dtype.str, array.shape, content))
         how = self.is_planned, self.variable is not None
         return (how, tuple(dims), tuple(contents)), tuple(sizes.values())
 
     @property
-    def plain_shapes(self) -> dict[str, Any]:
-        """The shapes that it is compiled for."""
+    def plain_sizes(self) -> dict[Any, Any]:
+        """The shapes that it is compiled for, and the contents that are sizes."""
         pairs = self.shapes.items()
-        return {name: None if shape is None else tuple(map(hint_of, shape)) for name, shape in pairs}
+        sizes: dict[Any, Any] = {name: None if shape is None else tuple(map(hint_of, shape)) for name, shape in pairs}
+        for name, array in self.deciding.items():
+            if array.dtype == object and not any(isinstance(item, str) for item in array.flat):
+                sizes[Content(name)] = tuple(map(hint_of, array.reshape(-1)))
+        return sizes
 
 
 class StoredForm(NamedTuple):
@@ -172,7 +178,7 @@ class StoredForms:
                 compile_log.info("stored form is compiled anew: %s", error)
                 continue
             variable = found[2]
-            if exact or (variable is not None and variable.values(request.plain_shapes) is not None):
+            if exact or (variable is not None and variable.values(request.plain_sizes) is not None):
                 return found
         return None
 

@@ -192,6 +192,14 @@ class VariableForm:
         symbols = self._symbols.values(shapes)
         return None if symbols is None else self._program.compute(symbols, exactly)
 
+    def symbols_at(self, values: SizeValues) -> list[int]:
+        """What the symbols are where the sizes have these values."""
+        return [values.of(symbol) for symbol in self._trace.symbols()]
+
+    def at(self, symbols: Sequence[int]) -> SizeValues | None:
+        """The values of the sizes for those of the symbols; None as of `values`, if not `exactly`."""
+        return self._program.compute(symbols, False)
+
     def bounds(self, spans: Mapping[str, Any]) -> SizeBounds:
         """What all sizes are at least and at most, where each dimension of the inputs is from one number to another."""
         box = self._symbols.values(spans)

@@ -116,6 +116,17 @@ def test_declared_shapes_keep_their_promise(path, folder):
     assert found == wanted
 
 
+def test_numbers_that_decide_shapes(tmp_path, folder):
+    nodes = [helper.make_node("Reshape", ["x", "to"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])]
+    inputs = {"x": random_array((4, 6)), "to": np.array([2, 12])}
+    path = tmp_path / "model.onnx"
+    onnx.save(make_model(nodes, inputs, ["y"], shapes={"x": ["rows", 6]}), path)
+    requests = [
+        {"x": random_array((rows, 6)), "to": np.array(to)} for rows, to in ((4, [2, 12]), (4, [3, -1]), (5, [30, 1]))
+    ]
+    assert check_alike(path, requests, folder) == 1
+
+
 def with_warnings_off(function, *args, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
