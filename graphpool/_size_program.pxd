@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 from graphpool._sizes cimport Term, Trace
 
@@ -17,3 +17,15 @@ cdef class SizeValues:
     cdef Trace trace
     cdef int64_t *values
     cdef int64_t nterms
+
+
+cdef class Numbers:
+    cdef int64_t *numbers
+    cdef int64_t count
+
+
+cdef class SizeTable:
+    cdef Numbers plain          # 0 where a size stands
+    cdef int32_t *terms         # -1 where a plain number does
+    cdef Trace trace            # of the sizes, if there are any
+    cdef int64_t most           # largest of the terms

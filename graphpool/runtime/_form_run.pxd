@@ -22,13 +22,15 @@ cdef class FormRun:
     cdef list outputs           # (name, id, whether a step writes it where it is told to, under this name first)
     cdef dict ids               # name of an output -> id
     cdef dict sizes             # name of an output -> memory for it
-    cdef dict described         # id of an output -> Described, as far as it is known
+    cdef dict numbers           # id of an output -> number of its kind, as far as that is known
+    cdef list kinds             # Described of each kind
     cdef tuple targets          # ids of outputs that steps write
     cdef list made              # ids of those of a known shape
     cdef list names             # their names
     cdef list wanted            # of each what `ResultArrays.take` wants
     cdef tuple bound            # ids of what is bound
     cdef list forms             # of each its Described
+    cdef list bound_kinds, made_kinds   # numbers of the kinds of `bound` and `made`, whatever the sizes
     cdef tuple passing          # ids of values that do not outlive a run
     cdef ResultArrays results
     cdef object arenas

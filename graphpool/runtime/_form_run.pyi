@@ -6,7 +6,7 @@ from graphpool.memory._arrays import ArrayAllocator
 from ._result_arrays import ResultArrays
 from ._step_call import Addresses
 from .form_plan import FormPlan
-from .form_sizes import Described
+from .form_sizes import SizedArrays
 from .host_budget import HostBudget
 from .model_form import ModelForm
 from .shared_arenas import SharedArenas
@@ -44,7 +44,7 @@ class FormRun:
         arenas: SharedArenas,
         host_budget: HostBudget | None,
     ) -> None: ...
-    def size(self, other: FormRun, arrays: dict[int, Described], plan: FormPlan, uses_blas: bool) -> None: ...
+    def size(self, other: FormRun, arrays: SizedArrays, plan: FormPlan, uses_blas: bool) -> None: ...
     def clear(self) -> None: ...
     def run(
         self,

@@ -80,13 +80,13 @@ cdef class FormRun:
         self.names, self.bound = [names[i] for i in made], tuple(bound)
         self.results, self.arenas, self.host_budget = results, arenas, host_budget
 
-    def size(self, FormRun other not None, dict arrays not None, plan, bint uses_blas):
+    def size(self, FormRun other not None, arrays not None, plan, bint uses_blas):
         """Run as another one, for these sizes.
 
         Parameters
         ----------
         other : FormRun
-        arrays : dict of int to Described
+        arrays : SizedArrays
         plan : FormPlan
         uses_blas : bool
             Whether every run does.
@@ -95,13 +95,17 @@ cdef class FormRun:
         self.inputs, self.ids, self.names, self.outputs = other.inputs, other.ids, other.names, other.outputs
         self.targets, self.made, self.passing, self.bound = other.targets, other.made, other.passing, other.bound
         self.results, self.arenas, self.host_budget = other.results, other.arenas, other.host_budget
-        self.described, self.uses_blas = arrays, uses_blas
+        self.numbers, self.kinds, self.uses_blas = arrays.numbers, arrays.made, uses_blas
+        if other.bound_kinds is None:
+            other.made_kinds = [self.numbers[i] for i in self.made]
+            other.bound_kinds = [self.numbers[i] for i in self.bound]
+        self.bound_kinds, self.made_kinds = other.bound_kinds, other.made_kinds
         self.sizes, self.all_nbytes = plan.results, sum(plan.results.values())
         self.arena_nbytes, self.host_nbytes = plan.arena_nbytes, plan.host_nbytes
-        self.forms = [arrays[i] for i in self.bound]
+        self.forms = [self.kinds[number] for number in self.bound_kinds]
         self.wanted = []
         for k in range(len(self.made)):
-            shape, _, dtype, nbytes = arrays[self.made[k]]
+            shape, _, dtype, nbytes = self.kinds[self.made_kinds[k]]
             self.wanted.append((self.names[k], shape, dtype, nbytes))
 
     def clear(self):
@@ -159,7 +163,8 @@ cdef class FormRun:
         cdef dict given = {}
         if outputs is not None:
             for name in outputs:
-                array, known = outputs[name], self.described.get(self.ids[name])
+                array, number = outputs[name], self.numbers.get(self.ids[name])
+                known = None if number is None else self.kinds[number]
                 if known is None or not _fits(array, known):
                     check_output(name, array, self._described.get(self.ids[name]))
                 given[name] = array

@@ -6,6 +6,7 @@ from graphpool.memory._arrays cimport ArrayAllocator
 cdef class ResultArrays:
     cdef readonly object budget
     cdef readonly str holder
+    cdef public int64_t most_nbytes     # of all of one run, of forms so far; the queue's
     cdef bint grows
     cdef dict owners            # key -> memory that arrays of the key were made of
     cdef dict largest           # key -> size of the largest of its arrays so far

@@ -10,6 +10,7 @@ from graphpool.memory._budget import Keeper
 class ResultArrays:
     """Hands out dense arrays; memory that nobody can reach any more goes to the next array of its key that fits."""
 
+    most_nbytes: int
     def __init__(self, budget: Budget, holder: str, grows: bool = True, keeper: Keeper | None = None) -> None: ...
     @property
     def budget(self) -> Budget: ...

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from graphpool._size_program import SizeValues
+from graphpool._size_program import Numbers, SizeValues
 
 from ._program import Program
 
@@ -12,7 +12,7 @@ class VariableProgram:
         steps: Sequence[tuple[int, int, int | None, Sequence[tuple[int, str, Any]]]],
         args: Sequence[tuple[int | None, int]],
     ) -> None: ...
-    def instance(self, values: SizeValues, offsets: tuple[int, ...], arena_nbytes: int) -> Program: ...
+    def instance(self, values: SizeValues, offsets: Numbers, arena_nbytes: int) -> Program: ...
     @property
     def instance_nbytes(self) -> int: ...
     @property

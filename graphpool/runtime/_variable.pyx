@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from graphpool._size_program cimport SizeValues
+from graphpool._size_program cimport Numbers, SizeValues
 from graphpool._sizes cimport as_real
 
 from ._program cimport ArgRef, Program, Step, gp_next_serial
@@ -64,7 +64,7 @@ cdef class VariableProgram:
     cdef Patch *patches
     cdef Moved *moved
     cdef Varied *varied
-    cdef int64_t npatches, nmoved, nvaried, nblocks
+    cdef int64_t npatches, nmoved, nvaried, nblocks, nhomes
     cdef bytes blocks           # parameter blocks as they were compiled
 
     def __init__(self, Program program not None, steps, args):
@@ -77,6 +77,8 @@ cdef class VariableProgram:
         self.varied = <Varied *>calloc(len(steps) + 1, sizeof(Varied))
         if self.patches == NULL or self.moved == NULL or self.varied == NULL:
             raise MemoryError()
+        homes = [home for _, _, home, _ in steps] + [home for home, _ in args]
+        self.nhomes = max([home + 1 for home in homes if home is not None], default=0)
         for n, (ntasks, scratch_nbytes, home, patches) in enumerate(steps):
             term, stride = term_of(ntasks), term_of(aligned(scratch_nbytes))
             if term == NONE and stride == NONE and home is None and not patches:
@@ -117,13 +119,13 @@ cdef class VariableProgram:
         """Memory of a program for other sizes, `Program.nbytes`. Unit: bytes."""
         return self.program.nsteps * sizeof(Step) + self.program.nargs * sizeof(ArgRef) + self.nblocks
 
-    def instance(self, SizeValues values not None, tuple offsets not None, int64_t arena_nbytes):
+    def instance(self, SizeValues values not None, Numbers offsets not None, int64_t arena_nbytes):
         """The program for other sizes.
 
         Parameters
         ----------
         values : SizeValues
-        offsets : tuple of int
+        offsets : Numbers
             Of each temporary in the arena. Unit: bytes.
         arena_nbytes : int
             Of the arena. Unit: bytes.
@@ -137,6 +139,8 @@ cdef class VariableProgram:
         cdef int64_t k, n
         cdef Moved moved
         cdef Varied varied
+        if self.nhomes > offsets.count:
+            raise StateError(explain("offsets of temporaries", accepted=f"{self.nhomes} at least", got=offsets.count))
         made.origin, made.borrows = origin, True
         made.literals, made.nliterals = origin.literals, origin.nliterals
         made.nargs, made.nsteps = origin.nargs, origin.nsteps
@@ -160,7 +164,7 @@ cdef class VariableProgram:
             moved = self.moved[k]
             made.args[moved.number].offset = (
                 moved.offset + (0 if moved.term == NONE else values.values[moved.term])
-                + (0 if moved.home == NONE else <int64_t>offsets[moved.home])
+                + (0 if moved.home == NONE else offsets.numbers[moved.home])
             )
         for k in range(self.nvaried):
             varied = self.varied[k]
@@ -172,7 +176,7 @@ cdef class VariableProgram:
             if varied.block != NONE:
                 made.steps[n].params = made.blocks + varied.block
             if varied.home != NONE:
-                made.steps[n].scratch = <int64_t>offsets[varied.home]
+                made.steps[n].scratch = offsets.numbers[varied.home]
             if varied.stride != NONE:
                 made.steps[n].scratch_stride = values.values[varied.stride]
         if origin.streams is not None:
@@ -198,6 +202,7 @@ cdef class VariableProgram:
 def _restore(Program program, bytes patches, bytes moved, bytes varied, bytes blocks):
     """What `VariableProgram.__reduce__` describes, on the same build."""
     cdef VariableProgram made = VariableProgram(program, (), ())
+    cdef int64_t k
     free(made.patches)
     free(made.moved)
     free(made.varied)
@@ -205,6 +210,10 @@ def _restore(Program program, bytes patches, bytes moved, bytes varied, bytes bl
     made.moved, made.nmoved = <Moved *>copied(moved), len(moved) // sizeof(Moved)
     made.varied, made.nvaried = <Varied *>copied(varied), len(varied) // sizeof(Varied)
     made.blocks, made.nblocks = blocks, len(blocks)
+    for k in range(made.nmoved):
+        made.nhomes = max(made.nhomes, made.moved[k].home + 1)
+    for k in range(made.nvaried):
+        made.nhomes = max(made.nhomes, made.varied[k].home + 1)
     return made
 
 

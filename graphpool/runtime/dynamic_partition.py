@@ -15,7 +15,6 @@ from graphpool.typing import UNKNOWN_DIM
 from ._compiled import SCRATCH_MODES, WEIGHTS_MODES, CompiledPartition, _recompile
 from ._form_cache import FormCache
 from ._tensor import Tensor
-from .primitive import forget_program
 from .resizable_form import ResizableForm
 from .scheduling import parse_options
 from .shared_arenas import SharedArenas
@@ -308,7 +307,8 @@ class _Form(ResizableForm):
         if self._first is None:
             return
         self.compiled.close()
-        forget_program(self.compiled.program)
+        if self.compiled.primitive is not None and self.compiled.program is not None:
+            self.compiled.primitive.forget_program(self.compiled.program)
         self.compiled.engine.budget.uncharge(self._nbytes)
 
     def _free_shared(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from .form_steps import FormSteps
 from .inner_models import InnerModels
 from .mapped_reads import MappedReads
 from .model_step import is_plain
-from .primitive import forget_program
 from .resizable_form import ResizableForm
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
@@ -69,11 +69,11 @@ class Executable(ResizableForm):
     content is fingerprinted once. `packed` grows by what stands for constants from now on, to be closed with the model.
     With `steps` nothing is compiled: they were read, with the form. `key` tells it from others, as of `FormRequest`; it
     is None if it is not to be stored. `results` gives fresh results, shared with other forms. `precomputed` as in
-    `ModelForm`; `sequential_arena_nbytes` is what the arena would take if every step followed the one before.
-    `results_nbytes` are the outputs of one run but for those whose shape follows from contents; `host_nbytes` is
-    reserved by a run for arrays that NumPy makes in host functions: for what the one that takes most gives and is given
-    copies of, as far as shapes are known. With `states`, outputs go into the memory of a session, which brings it;
-    `appended` are the names of those for which the part that they have in common with their input is not written.
+    `ModelForm`. `results_nbytes` are the outputs of one run but for those whose shape follows from contents;
+    `host_nbytes` is reserved by a run for arrays that NumPy makes in host functions: for what the one that takes most
+    gives and is given copies of, as far as shapes are known. With `states`, outputs go into the memory of a session,
+    which brings it; `appended` are the names of those for which the part that they have in common with their input is
+    not written.
 
     Raises `UnsupportedError` for an op that has neither a backend nor a host function, and `OutOfMemoryError`, whose
     `smallest_limit` would do, where the engine's budget can never hold programs, constants and arena at once; nothing
@@ -150,8 +150,11 @@ class Executable(ResizableForm):
         """Plan the memory of a run."""
         self._arrays = self._sizes.of(values)
         plan = self._plan = FormPlan(self._places, self._tensors, self._arrays, self._programs, self._layout)
-        self.arena_nbytes, self.sequential_arena_nbytes = plan.arena_nbytes, plan.sequential_arena_nbytes
-        self.results_nbytes, self.host_nbytes = plan.results_nbytes, plan.host_nbytes
+        self.arena_nbytes, self.results_nbytes, self.host_nbytes = (
+            plan.arena_nbytes,
+            plan.results_nbytes,
+            plan.host_nbytes,
+        )
 
     def _make_runner(self) -> None:
         self.runner = self._first_runner.sized(self._tensors, self._arrays, self._plan, self._programs)
@@ -252,9 +255,13 @@ class Executable(ResizableForm):
         other.programs_nbytes = self.programs_nbytes + other.own_nbytes
         run_nbytes = other.arena_nbytes + other.host_nbytes
         nbytes, later_nbytes = other.own_nbytes + run_nbytes, other.results_nbytes
-        with self._engine.queue.charging(nbytes, self._results, later_nbytes, holder=self._name):
-            other._make_runner()
-            self._engine.budget.charge(other.own_nbytes, holder=f"programs of {self._name}")
+        other._make_runner()
+        charge = partial(self._engine.budget.charge, other.own_nbytes, holder=f"programs of {self._name}")
+        try:
+            self._engine.queue.charge_form(charge, nbytes, self._results, later_nbytes, holder=self._name)
+        except BaseException:
+            variable.forget(programs)
+            raise
         other._need_nbytes = other.arena_nbytes
         self._arenas.enter(other._need_nbytes)
         return other
@@ -436,6 +443,11 @@ class Executable(ResizableForm):
         return [self, *(form for inner in self.form.inner for form in inner.last_forms())]
 
     @property
+    def sequential_arena_nbytes(self) -> int:
+        """Size of the arena if every step followed the one before. Unit: bytes."""
+        return self._plan.sequential_arena_nbytes
+
+    @property
     def sequential_peak_nbytes(self) -> int:
         """What that would be if every step followed the one before. Unit: bytes."""
         return self.peak_nbytes - self.arena_nbytes + self.sequential_arena_nbytes
@@ -486,8 +498,7 @@ class Executable(ResizableForm):
             return
         for compiled in self._described or ():
             compiled.close()
-        for program in self._programs:
-            forget_program(program)
+        self._first.variable.forget(program for program in self._programs if program is not None)
         self._engine.budget.uncharge(self.own_nbytes)
         self._arenas.leave(self._need_nbytes)
 

@@ -44,7 +44,8 @@ class FormCharge:
         used = [primitive for primitive in {c.primitive: None for c in compiled} if primitive is not None]
         self.programs_nbytes = sum(primitive.nbytes for primitive in used)
         missing = sum(map(users.missing_nbytes, used)) + constants.missing_nbytes()
-        with engine.queue.charging(missing + run_nbytes, results, later_nbytes, holder=name):
+
+        def charge() -> None:
             engine.constants.hold(weights, holder=f"weights of {name}")
             try:
                 for primitive in used:
@@ -52,6 +53,8 @@ class FormCharge:
             except BaseException:
                 self.release()
                 raise
+
+        engine.queue.charge_form(charge, missing + run_nbytes, results, later_nbytes, holder=name)
 
     @property
     def shares(self) -> tuple[PrimitiveShare, ...]:

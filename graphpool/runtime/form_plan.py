@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphpool.memory import BufferInfo, Planner
 
     from ._program import Program
-    from .form_sizes import Described
+    from .form_sizes import SizedArrays
     from .model_step import ModelStep
     from .variable_partition import Plan
 
@@ -110,34 +110,37 @@ class FormPlan:
 
     `arrays` describes the outputs that lie in memory, `programs` are those of the steps, for these sizes. With a
     `layout` the arena is as it says. `results` is the memory of each output, 0 where its shape follows from contents;
-    `sequential_arena_nbytes` is what the arena would take if every step followed the one before. `host_nbytes` is for
-    what the host function that takes most gives and is given copies of.
+    `host_nbytes` is for what the host function that takes most gives and is given copies of.
     """
 
     def __init__(
         self,
         places: TensorPlaces,
         tensors: Mapping[int, LogicalTensor],
-        arrays: Mapping[int, Described],
+        arrays: SizedArrays,
         programs: Sequence[Program | None],
         layout: RangeLayout | None,
     ) -> None:
-        self._places, self._programs = places, programs
+        self._places, self._programs, self._tensors, self._layout = places, programs, tensors, layout
         self.offsets: Mapping[Any, int]
         if layout is None:
-            steps, planner, sizes = places.steps, places.planner, places.sizes(tensors)
             scratch = [0 if program is None else program.arena_nbytes for program in programs]
-            self.offsets, self.arena_nbytes = plan_arena(steps, sizes, scratch, planner)
-            rows = zip(steps, programs, scratch, strict=True)
-            sequential = [_sequential_nbytes(step, program, nbytes) for step, program, nbytes in rows]
-            is_sequential = sequential == scratch
-            nbytes = self.arena_nbytes if is_sequential else plan_arena(steps, sizes, sequential, planner)[1]
-            self.sequential_arena_nbytes = nbytes
+            self.offsets, self.arena_nbytes = plan_arena(places.steps, places.sizes(tensors), scratch, places.planner)
         else:
-            self.offsets, self.arena_nbytes, self.sequential_arena_nbytes = layout.offsets, layout.nbytes, layout.nbytes
+            self.offsets, self.arena_nbytes = layout.offsets, layout.nbytes
         self.results = {name: arrays[i].nbytes if i in arrays else 0 for name, i in places.outputs.items()}
         self.results_nbytes = sum([self.results[name] for name in places.fresh])
         self.host_nbytes = places.host_nbytes(tensors)
+
+    @property
+    def sequential_arena_nbytes(self) -> int:
+        """What the arena would take if every step followed the one before. Unit: bytes."""
+        steps, programs = self._places.steps, self._programs
+        own = [0 if program is None else program.arena_nbytes for program in programs]
+        scratch = list(map(_sequential_nbytes, steps, programs, own))
+        if self._layout is not None or scratch == own:
+            return self.arena_nbytes
+        return plan_arena(steps, self._places.sizes(self._tensors), scratch, self._places.planner)[1]
 
     def run_nbytes(self, outputs: Iterable[str]) -> int:
         """Memory of a run that makes these outputs. Unit: bytes."""

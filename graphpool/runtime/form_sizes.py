@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from graphpool._size_program import SizeValues
     from graphpool.graph.logical_tensor import LogicalTensor
+    from graphpool.typing import DataType
 
-__all__ = ["Described", "FormSizes"]
+__all__ = ["Described", "FormSizes", "SizedArrays"]
 
 
 class Described(NamedTuple):
@@ -27,6 +28,26 @@ class Described(NamedTuple):
     strides: tuple[int, ...] | None
     dtype: np.dtype[Any]
     nbytes: int
+
+
+class SizedArrays:
+    """What arrays for tensors are: `made` for each kind of them, of which `numbers` says the one of an id."""
+
+    __slots__ = ("made", "numbers")
+
+    def __init__(self, numbers: dict[int, int], made: list[Described]) -> None:
+        self.numbers, self.made = numbers, made
+
+    def __contains__(self, tensor_id: int) -> bool:
+        return tensor_id in self.numbers
+
+    def __getitem__(self, tensor_id: int) -> Described:
+        return self.made[self.numbers[tensor_id]]
+
+    def get(self, tensor_id: int) -> Described | None:
+        """That of an id; None where there is none."""
+        number = self.numbers.get(tensor_id)
+        return None if number is None else self.made[number]
 
 
 class FormSizes:
@@ -43,24 +64,26 @@ class FormSizes:
     def __init__(self, tensors: Mapping[int, LogicalTensor], ids: Iterable[int]) -> None:
         self._numbers: dict[int, int] = {}
         found: dict[Any, int] = {}
-        self._kinds: list[LogicalTensor] = []
+        self._kinds: list[tuple[Any, Any, DataType, int]] = []  # shape, strides and bytes with sizes
         for i in ids:
             tensor = tensors.get(i)
             if tensor is not None and is_plain(tensor):
                 kind = tensor.dtype, key_of(tensor.shape), key_of(tensor.strides)
                 self._numbers[i] = found.setdefault(kind, len(found))
                 if len(found) > len(self._kinds):
-                    self._kinds.append(tensor)
+                    self._kinds.append(_kind_of(tensor))
 
-    def of(self, values: SizeValues | None) -> dict[int, Described]:
+    def of(self, values: SizeValues | None) -> SizedArrays:
         """By id; `values` are None where nothing varies."""
-        made = [_described(tensor, values) for tensor in self._kinds]
-        return {i: made[number] for i, number in self._numbers.items()}
+        made = []
+        for shape, strides, data_type, nbytes in self._kinds:
+            if values is not None:
+                shape, strides = values.shape(shape), None if strides is None else values.shape(strides)
+                nbytes = values.of(nbytes)
+            made.append(Described(shape, strides, data_type.numpy, nbytes))
+        return SizedArrays(self._numbers, made)
 
 
-def _described(tensor: LogicalTensor, values: SizeValues | None) -> Described:
-    shape: tuple[int, ...] = tensor.shape or ()
-    strides, dtype = tensor.strides if tensor.dtype.bits != 4 else None, tensor.dtype.numpy
-    if values is not None:
-        shape, strides = values.shape(shape), None if strides is None else values.shape(strides)
-    return Described(shape, strides, dtype, prod(shape) * dtype.itemsize)
+def _kind_of(tensor: LogicalTensor) -> tuple[Any, Any, DataType, int]:
+    shape, strides = tensor.shape or (), tensor.strides if tensor.dtype.bits != 4 else None
+    return shape, strides, tensor.dtype, prod(shape) * tensor.dtype.numpy.itemsize

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, MemoryTimeoutError, OutOfMemoryError, check_choice, explain
@@ -108,7 +108,7 @@ class MemoryQueue(Locked):
         self._jobs = Jobs()
         self._waits = self._timeouts = 0
         self._waited_s = 0.0
-        self._results: WeakKeyDictionary[ResultArrays, int] = WeakKeyDictionary()  # of models: the largest of a run
+        self._results: WeakSet[ResultArrays] = WeakSet()  # of models
         self._reset()
         super().__init__()
 
@@ -173,12 +173,14 @@ class MemoryQueue(Locked):
 
     # ---- forms of models
 
-    @contextmanager
-    def charging(self, nbytes: int, results: ResultArrays, results_nbytes: int, *, holder: str) -> Iterator[None]:
-        """Check that a form will find room for a run; nobody else does so before the form is charged.
+    def charge_form(
+        self, charge: Callable[[], object], nbytes: int, results: ResultArrays, results_nbytes: int, *, holder: str
+    ) -> None:
+        """Check that a form will find room for a run, and charge it; nobody else does so meanwhile.
 
         Parameters
         ----------
+        charge : callable
         nbytes : int
             Of the form and a run of it but for its results. Unit: bytes.
         results : ResultArrays
@@ -197,20 +199,22 @@ class MemoryQueue(Locked):
             own_nbytes = self._jobs.own_nbytes
             if self.waits and own_nbytes is not None and not own_nbytes() and self._budget.kept:
                 self._check_others(nbytes + results_nbytes, results_nbytes, holder)
-            yield
-            with self._lock:
-                self._results[results] = max(results_nbytes, self._results.get(results, 0))
+            charge()
+            if results_nbytes > results.most_nbytes:
+                with self._lock:
+                    results.most_nbytes = results_nbytes
+                    self._results.add(results)
 
     def forget(self, results: ResultArrays) -> None:
         """A model is closed."""
         with self._lock:
-            self._results.pop(results, None)
+            self._results.discard(results)
 
     def _check_others(self, nbytes: int, results_nbytes: int, holder: str) -> None:
         """Check that open models, each of which has a result that somebody holds, do not wait for one another."""
         with self._lock:
-            models = list(self._results.items())
-        spare_nbytes = results_nbytes + sum(max(most - arrays.used, 0) for arrays, most in models)
+            models = list(self._results)
+        spare_nbytes = results_nbytes + sum(max(arrays.most_nbytes - arrays.used, 0) for arrays in models)
         try:
             self._budget.check(nbytes + spare_nbytes, holder=holder)
         except OutOfMemoryError as error:

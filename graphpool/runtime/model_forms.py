@@ -239,8 +239,7 @@ class ModelForms(ModelRun):
         self, exactly: bool, arrays: Mapping[str, Any], shapes: tuple[Any, ...], states: HeldStates | None
     ) -> Executable:
         """A form for these inputs."""
-        with self.memory.timed():
-            return self._form_for(exactly, arrays, shapes, states)
+        return self.memory.timed(self._form_for, exactly, arrays, shapes, states)
 
     def _form_for(
         self, exactly: bool, arrays: Mapping[str, Any], shapes: tuple[Any, ...], states: HeldStates | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from graphpool._dataclasses import dataclass
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .session import Sessions
     from .shared_arenas import SharedArenas
     from .variable_forms import VariableForms
+
+V = TypeVar("V")
 
 __all__ = ["Candidate", "ModelCounts", "ModelMemory", "ModelUsage", "Ranked", "check_priority", "shared_nbytes"]
 
@@ -148,14 +150,14 @@ class ModelMemory(Locked):
         """Uses of it per use of any model, times its priority, which falls while it is not used."""
         return self.priority / max(self.count.interval, (now - self.count.last) / PATIENCE, 1.0)
 
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Measure what it costs to have a form without compilation."""
+    def timed(self, make: Callable[..., V], *given: Any) -> V:
+        """What makes a form gives; what it costs to have one without compilation is measured."""
         begin, compilations = self._order.cost_clock(), self._compilations
-        yield
+        made = make(*given)
         if self._compilations == compilations:
             taken = self._order.cost_clock() - begin
             self._resize_s = min(taken, self._resize_s or taken)
+        return made
 
     @contextmanager
     def timed_compiling(self) -> Iterator[None]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Buffers = tuple[tuple[int, int, tuple[int, ...]], ...]
 
-__all__ = ["Primitive", "ProgramDetails", "forget_program", "primitive_of"]
+__all__ = ["Primitive", "ProgramDetails", "primitive_of"]
 
 _by_serial: WeakValueDictionary[int, Primitive] = WeakValueDictionary()
 
@@ -98,11 +98,14 @@ class Primitive(Locked):
     def add_program(self, program: Program, buffers: Callable[[], Buffers]) -> None:
         """Let recordings find it by a program for other sizes, which has other buffers."""
         self._others[program.serial] = program.arena_nbytes, buffers
-        _by_serial[program.serial] = self
 
-    def forget_program(self, serial: int) -> None:
-        """Forget a program for other sizes."""
-        self._others.pop(serial, None)
+    def has_program(self, serial: int) -> bool:
+        """Whether it has a program for other sizes of this number."""
+        return serial in self._others
+
+    def forget_program(self, program: Program) -> None:
+        """Let recordings no longer find a program for other sizes, which is gone."""
+        self._others.pop(program.serial, None)
 
     def buffers_of(self, serial: int) -> tuple[Buffers, int]:
         """Offset, size and steps of each temporary of a program, and the size of its arena. Unit: bytes."""
@@ -160,12 +163,7 @@ class Primitive(Locked):
 
 def primitive_of(serial: int) -> Primitive | None:
     """The primitive whose program has this serial number, while it lives."""
-    return _by_serial.get(serial)
-
-
-def forget_program(program: Program | None) -> None:
-    """Let recordings no longer find a program for other sizes, which is gone."""
-    if program is not None:
-        found = _by_serial.pop(program.serial, None)
-        if found is not None:
-            found.forget_program(program.serial)
+    found = _by_serial.get(serial)
+    if found is None:  # a program for other sizes, of which no shape that is new should have to tell
+        found = next((one for one in list(_by_serial.values()) if one.has_program(serial)), None)
+    return found

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ._trace import Recorder
     from .form_constants import FormConstants
     from .form_plan import FormPlan
-    from .form_sizes import Described
+    from .form_sizes import SizedArrays
     from .model_form import ModelForm
     from .model_step import ModelStep
     from .shared_arenas import SharedArenas
@@ -91,7 +91,7 @@ class Runner(FormRun):
     def sized(
         self,
         described: Mapping[int, LogicalTensor],
-        arrays: dict[int, Described],
+        arrays: SizedArrays,
         plan: FormPlan,
         programs: Sequence[Program | None],
     ) -> Self:

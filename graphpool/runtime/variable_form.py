@@ -10,11 +10,10 @@ from graphpool._size_program import SizeProgram
 from graphpool._sizes import hint_of
 from graphpool.errors import UnsupportedError, explain
 
-from .primitive import forget_program
 from .variable_partition import Plan, VariablePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from graphpool._size_program import SizeValues
     from graphpool._sizes import Size, Trace
@@ -240,11 +239,15 @@ class VariableForm:
         for variable, plan in zip(self._partitions, given, strict=True):
             program = variable.program(values, slack, grows, plan)
             if program is None:
-                for other in made:
-                    forget_program(other)
+                self.forget(made)
                 return None
             made.append(program)
         return made
+
+    def forget(self, programs: Iterable[Program]) -> None:
+        """Give programs of the compiled partitions for other sizes up, as far as there are some."""
+        for variable, program in zip(self._partitions, programs, strict=False):
+            variable.primitive.forget_program(program)
 
     def compiled(
         self, first: Sequence[CompiledPartition], programs: Sequence[Program], tensors: SizedTensors

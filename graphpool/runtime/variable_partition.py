@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from operator import add, le
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
+from graphpool._size_program import Numbers, SizeTable
 
 from ._compiled import ALIGNMENT, CompiledPartition
 
@@ -72,7 +73,7 @@ class VariablePartition:
         self.partition, self.inputs, self.outputs, self.engine = partition, inputs, outputs, engine
         self.primitive, self._variable, self._temporaries = primitive, variable, temporaries
         self._sequential = None if sequential is temporaries else sequential
-        self._weights, self._uses = weights, uses
+        self._weights, self._uses, self._sizes = weights, uses, SizeTable(temporaries.sizes)
         self._plans: list[Plan] = []
         self._need_nbytes = primitive.program.arena_nbytes
         self._stream_ratio = max(1.0, self._need_nbytes / max(1, primitive.details.sequential_nbytes))
@@ -139,7 +140,7 @@ class VariablePartition:
         How they are placed was chosen for the sizes of the compilation. What is due is an eighth more than these sizes
         need on one stream, times what streams took beyond one in the compilation: to place steps anew takes another.
         """
-        sizes = values.shape(self._temporaries.sizes)
+        sizes = self._sizes.of(values)
         if plan is None:
             plan = self._plan_for(sizes, values, slack, grows)
         if plan is None:
@@ -169,18 +170,18 @@ class VariablePartition:
 
     def is_within(self, plan: Plan, values: SizeValues) -> bool:
         """Whether a plan holds for these sizes."""
-        return all(map(le, values.shape(self._temporaries.sizes), plan.sizes))
+        return self._sizes.of(values).is_within(plan.sizes)
 
-    def _plan_for(self, sizes: tuple[int, ...], values: SizeValues, slack: bool, grows: bool) -> Plan | None:
+    def _plan_for(self, sizes: Numbers, values: SizeValues, slack: bool, grows: bool) -> Plan | None:
         """The smallest plan that is there, if it is not much too large; else a new one, with room if it may have any.
 
         None as of `program`.
         """
-        holding = [plan for plan in self._plans if all(map(le, sizes, plan.sizes))]
+        holding = [plan for plan in self._plans if sizes.is_within(plan.sizes)]
         known = min(holding, key=lambda plan: plan.nbytes, default=None)
-        if known is not None and sum(known.sizes) <= 2 * sum(sizes):
+        if known is not None and known.sizes.total <= 2 * sizes.total:
             return known
-        exact = self._plan_of(sizes)
+        exact = self._plan_of(tuple(sizes))
         most_nbytes = self._most_nbytes(exact, known, values)
         if exact.nbytes > most_nbytes:
             return known
@@ -202,7 +203,7 @@ class VariablePartition:
 
     def _plan_of(self, sizes: Sequence[int]) -> Plan:
         offsets, nbytes = self._temporaries.plan(sizes)
-        return Plan(tuple(sizes), tuple(offsets), nbytes)
+        return Plan(Numbers(sizes), Numbers(offsets), nbytes)
 
 
 def _widened(units: int) -> int:
@@ -211,7 +212,7 @@ def _widened(units: int) -> int:
 
 
 def _buffers_of(
-    uses: Sequence[tuple[int, tuple[int, ...]]], sizes: Sequence[int], plan: Plan
+    uses: Sequence[tuple[int, tuple[int, ...]]], sizes: Numbers, plan: Plan
 ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
     """As in `ProgramDetails`."""
     return tuple([(plan.offsets[number], sizes[number], steps) for number, steps in uses])
@@ -221,8 +222,8 @@ def _buffers_of(
 class Plan:
     """Sizes and offsets of temporaries, and the size of their arena. Unit: bytes."""
 
-    sizes: tuple[int, ...]
-    offsets: tuple[int, ...]
+    sizes: Numbers
+    offsets: Numbers
     nbytes: int
 
     def wider(self) -> Plan:
@@ -231,6 +232,6 @@ class Plan:
         In whole units of alignment k becomes k + k // 8, and floor(a / 8) + floor(b / 8) is at most floor((a + b) / 8):
         what lies behind a temporary still does.
         """
-        sizes = tuple([max(size, _widened(size // ALIGNMENT)) for size in self.sizes])
-        offsets = tuple([_widened(offset // ALIGNMENT) for offset in self.offsets])
+        sizes = Numbers([max(size, _widened(size // ALIGNMENT)) for size in self.sizes])
+        offsets = Numbers([_widened(offset // ALIGNMENT) for offset in self.offsets])
         return Plan(sizes, offsets, max(map(add, offsets, sizes), default=0))

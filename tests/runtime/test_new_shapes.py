@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
+from graphpool._size_program import Numbers
 from graphpool.runtime.variable_partition import Plan, VariablePartition
 from tests.cases.unknown_sizes import DynamicModel
 
@@ -162,7 +163,7 @@ def test_a_wider_plan_keeps_temporaries_apart():
         sizes = [int(size) for size in rng.integers(0, rng.choice([70, 700, 70000]), count)]
         offsets = [64 * int(offset) for offset in rng.integers(0, 1500, count)]
         nbytes = max(map(sum, zip(offsets, sizes, strict=True)), default=0)
-        exact = Plan(tuple(sizes), tuple(offsets), nbytes)
+        exact = Plan(Numbers(sizes), Numbers(offsets), nbytes)
         wider = exact.wider()
         assert nbytes <= wider.nbytes <= nbytes + nbytes // 8
         assert all(offset % 64 == 0 for offset in wider.offsets)

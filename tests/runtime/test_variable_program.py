@@ -7,7 +7,7 @@ import graphpool as gp
 from graphpool._kernels.core.call import KernelCall
 from graphpool._kernels.core.records import Record
 from graphpool._kernels.norm.softmax import softmax
-from graphpool._size_program import SizeProgram
+from graphpool._size_program import Numbers, SizeProgram
 from graphpool._sizes import Trace
 from graphpool.runtime._program import Program
 from graphpool.runtime._variable import VariableProgram
@@ -30,7 +30,7 @@ def block_of(fields, value):
     call = KernelCall(softmax((2, 3), 1).kernel, np.frombuffer(packed.data, np.uint8), 1, patches=packed.patches)
     variable = VariableProgram(Program([(call, ())], 0, 0), [(1, 0, None, call.patches)], [])
     values = SizeProgram(trace).compute([value])
-    return variable.instance(values, (), 0).describe()[0][2]
+    return variable.instance(values, Numbers(()), 0).describe()[0][2]
 
 
 @pytest.mark.parametrize("value", [7, 1, 3, 2**24 + 1, 2**31 - 2, 2**31 + 7])
