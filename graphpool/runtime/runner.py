@@ -70,7 +70,8 @@ class Runner(FormRun):
         keys = dict.fromkeys((*bound, *form.constants, *between, *scratch))
         self._numbers: dict[int, int] = {key: number for number, key in enumerate(keys)}
         plain = [step for step in steps if step.compiled is None or step.compiled.program is None]
-        self._seen = {i for step in plain for i in (*step.inputs, *step.outputs)}.intersection(between)
+        read = {i for step in plain for i in (*step.inputs, *step.outputs)}
+        self._seen, self._values_read = read.intersection(between), tuple(read.union(form.outputs.values()))
         return bound, {*form.inputs.values(), *made}.difference(between)
 
     def link(self) -> None:
@@ -142,7 +143,9 @@ class Runner(FormRun):
 
     def _make_frame(self, address: int) -> Frame:
         """A frame for the arena at an address."""
-        frame = Frame(address, self._constants.values, self._addresses.copy(), self._results.allocator())
+        known = self._constants.values
+        values = {i: known[i] for i in self._values_read if i in known}
+        frame = Frame(address, values, self._addresses.copy(), self._results.allocator())
         for key, offset in self._plan.offsets.items():
             frame.addresses.put(self._numbers[key], address + offset)
         for i in self._seen:
