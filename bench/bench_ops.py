@@ -1,8 +1,8 @@
-"""How single ops over windows of images compare with onnxruntime: convolutions, transposed ones, pools, resampling.
+"""How single ops compare with onnxruntime: convolutions, pools, resampling, elementwise functions, rows, moves, LSTM.
 
     python -m bench.bench_ops [--seconds 0.3] [--only convT]    a table, both in turns in one process
 
-Models of one op, channels first as ONNX has them, so that copies between layouts count; decoders are three
+Models of one op, images channels first as ONNX has them, so that copies between layouts count; decoders are three
 transposed convolutions with ReLU. One thread, processor time, the least of many runs into arrays that are there.
 """
 
@@ -60,6 +60,27 @@ def pool(kind: str, kernel: int, stride: int, pad: int, ndim: int = 2) -> list[N
     return [Node(kind, (), {"kernel_shape": [kernel] * ndim, "strides": [stride] * ndim, "pads": [pad] * 2 * ndim})]
 
 
+def transpose(*shape: int, perm: str) -> tuple[tuple[int, ...], list[Node]]:
+    """A case that permutes the axes of x; digits name them."""
+    return shape, [Node("Transpose", (), {"perm": [int(axis) for axis in perm]})]
+
+
+def mean_of_rows(*shape: int) -> tuple[tuple[int, ...], list[Node]]:
+    """A case that takes the mean along the last axis."""
+    return shape, [Node("ReduceMean", (np.array([-1]),))]
+
+
+def layer_norm(*shape: int) -> tuple[tuple[int, ...], list[Node]]:
+    """A case that normalises along the last axis."""
+    return shape, [Node("LayerNormalization", (shape[-1:], shape[-1:]))]
+
+
+def lstm(steps: int, batch: int, width: int, hidden: int) -> tuple[tuple[int, ...], list[Node]]:
+    """A case of one layer in one direction."""
+    weights = ((1, 4 * hidden, width), (1, 4 * hidden, hidden), (1, 8 * hidden))
+    return (steps, batch, width), [Node("LSTM", weights, {"hidden_size": hidden})]
+
+
 P1 = {"pads": [1] * 4}
 CASES: dict[str, tuple[tuple[int, ...], list[Node]]] = {
     "convT k2s2 128->64 28x28": ((1, 128, 28, 28), conv_transpose(128, 64, 2, 2, strides=[2, 2])),
@@ -87,16 +108,51 @@ CASES: dict[str, tuple[tuple[int, ...], list[Node]]] = {
     "conv k1 3 groups 240->240 28x28": ((1, 240, 28, 28), conv(240, 80, 1, 1, group=3)),
     "conv k3 d2 256->256 28x28": ((1, 256, 28, 28), conv(256, 256, 3, 3, pads=[2] * 4, dilations=[2, 2])),
     "conv k3 d12 256->64 32x32": ((1, 256, 32, 32), conv(64, 256, 3, 3, pads=[12] * 4, dilations=[12, 12])),
+    "conv k1 24->144 56x56": ((1, 24, 56, 56), conv(144, 24, 1, 1)),
+    "conv k1 144->24 56x56": ((1, 144, 56, 56), conv(24, 144, 1, 1)),
+    "conv depthwise k3 144 56x56": ((1, 144, 56, 56), conv(144, 1, 3, 3, group=144, **P1)),
+    "conv depthwise k3s2 144 56x56": ((1, 144, 56, 56), conv(144, 1, 3, 3, group=144, strides=[2, 2], **P1)),
     "conv depthwise k7 96 56x56": ((1, 96, 56, 56), conv(96, 1, 7, 7, pads=[3] * 4, group=96)),
     "max k3s2 64 112x112": ((1, 64, 112, 112), pool("MaxPool", 3, 2, 1)),
     "max k3s1 192 28x28": ((1, 192, 28, 28), pool("MaxPool", 3, 1, 1)),
+    "max k2s2 16 56x56": ((1, 16, 56, 56), pool("MaxPool", 2, 2, 0)),
+    "max k5s1 256 20x20": ((1, 256, 20, 20), pool("MaxPool", 5, 1, 2)),
     "max 3-D k2s2 32 8x56x56": ((1, 32, 8, 56, 56), pool("MaxPool", 2, 2, 0, 3)),
     "mean k3s1 192 35x35": ((1, 192, 35, 35), pool("AveragePool", 3, 1, 1)),
     "mean of all 2048 7x7": ((1, 2048, 7, 7), [Node("GlobalAveragePool")]),
     "mean of all 512 28x28": ((1, 512, 28, 28), [Node("GlobalAveragePool")]),
+    "nearest x2 3 112x112": ((1, 3, 112, 112), resize("nearest")),
+    "nearest x2 256 28x28": ((1, 256, 28, 28), resize("nearest")),
     "nearest x2 64 56x56": ((1, 64, 56, 56), resize("nearest")),
     "linear x2 64 56x56": ((1, 64, 56, 56), resize("linear")),
     "linear x2 256 28x28": ((1, 256, 28, 28), resize("linear")),
+    **{f"{kind} 128x3072": ((128, 3072), [Node(kind)])
+       for kind in ("Relu", "Exp", "Erf", "Gelu", "Sigmoid", "Tanh", "HardSwish", "Softplus")},
+    "Add of a row 128x3072": ((128, 3072), [Node("Add", ((3072,),))]),
+    "Mul of a column 128x3072": ((128, 3072), [Node("Mul", ((128, 1),))]),
+    "Softmax 12x128x128": ((12, 128, 128), [Node("Softmax")]),
+    "Softmax 1182x197": ((1182, 197), [Node("Softmax")]),
+    "Softmax 64x10000": ((64, 10000), [Node("Softmax")]),
+    "Softmax 4096x16": ((4096, 16), [Node("Softmax")]),
+    "Softmax 8x21x64x64 axis 1": ((8, 21, 64, 64), [Node("Softmax", (), {"axis": 1})]),
+    "LayerNormalization 128x768": layer_norm(128, 768),
+    "LayerNormalization 4096x64": layer_norm(4096, 64),
+    "ReduceMean 128x768 rows": mean_of_rows(128, 768),
+    "ReduceMean 4096x64 rows": mean_of_rows(4096, 64),
+    "ReduceMean 12800x10 rows": mean_of_rows(12800, 10),
+    "ReduceMax 12800x10 rows": ((12800, 10), [Node("ReduceMax", (np.array([-1]),))]),
+    "ReduceMean 128x768 columns": ((128, 768), [Node("ReduceMean", (np.array([0]),))]),
+    "Transpose 0213 8x128x12x64": transpose(8, 128, 12, 64, perm="0213"),
+    "Transpose 021 64x196x256": transpose(64, 196, 256, perm="021"),
+    "Transpose 10 1024x1024": transpose(1024, 1024, perm="10"),
+    "Transpose 0231 1x64x112x112": transpose(1, 64, 112, 112, perm="0231"),
+    "Transpose 0312 1x112x112x64": transpose(1, 112, 112, 64, perm="0312"),
+    "Transpose 0312 1x224x224x3": transpose(1, 224, 224, 3, perm="0312"),
+    "Transpose 02413 2x16x32x8x32": transpose(2, 16, 32, 8, 32, perm="02413"),
+    "Transpose 013245 1x14x7x14x7x96": transpose(1, 14, 7, 14, 7, 96, perm="013245"),
+    "LSTM 128->128, 100 steps": lstm(100, 1, 128, 128),
+    "LSTM 256->256, 50 steps of 8": lstm(50, 8, 256, 256),
+    **{f"MatMul {m}x768x3072": ((m, 768), [Node("MatMul", ((768, 3072),))]) for m in (1, 4, 16, 128)},
 }  # fmt: skip
 
 
@@ -114,7 +170,7 @@ def make_model(shape: Sequence[int], nodes: Sequence[Node]) -> bytes:
         name = "y" if number == len(nodes) - 1 else f"t{number}"
         made.append(helper.make_node(node.kind, inputs, [name], **node.attrs))
     ports = [helper.make_tensor_value_info(port, onnx.TensorProto.FLOAT, dims) for port, dims in
-             (("x", shape), ("y", [f"d{axis}" for axis in range(len(shape))]))]  # fmt: skip
+             (("x", shape), ("y", None))]  # fmt: skip
     graph = helper.make_graph(made, "ops", ports[:1], ports[1:], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     content: bytes = model.SerializeToString()

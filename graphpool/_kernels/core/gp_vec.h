@@ -240,6 +240,19 @@ GP_INLINE gp_vf gp_pick_lanes(gp_vf v, gp_vi lane)
 #endif
 }
 
+/* The same of two vectors: lanes GP_VL, GP_VL + 1, ... are those of b. */
+GP_INLINE gp_vf gp_pick_both(gp_vf a, gp_vf b, gp_vi lane)
+{
+#if defined(__clang__)
+    gp_vf picked;
+    for (int i = 0; i < GP_VL; i++)
+        picked[i] = lane[i] & GP_VL ? b[lane[i] & (GP_VL - 1)] : a[lane[i] & (GP_VL - 1)];
+    return picked;
+#else
+    return __builtin_shuffle(a, b, lane);
+#endif
+}
+
 GP_INLINE float gp_lane_sum(gp_vf v)
 {
 #pragma GCC unroll 4

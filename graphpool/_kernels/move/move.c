@@ -1,5 +1,5 @@
 /* Kernels that only move elements: strided copy, concatenation, positions along an axis. */
-#include "core/gp_quad.h"
+#include "core/gp_kernel.h"
 #include "core/gp_vec.h"
 
 /* ---- copy: args src, dst ---- */
@@ -20,22 +20,65 @@ typedef struct {
     int64_t src0, src1, dst0, dst1;     /* strides in bytes */
 } copy_tile;
 
-/* Side of the square that is turned in a buffer in L1, so that both sides are touched in whole cache lines; without it
- * strides of a power of two would evict every line before its second element is used. */
+/* Side of the squares that are turned at once, so that both sides are touched in whole cache lines: those of elements that
+ * go through a buffer in L1, and of 32-bit words, which are turned in registers. */
 #define GP_TURN 32
+#define GP_TURN_WORDS 64
 
-/* A square of 32-bit words, four by four of them in registers. */
+/* Of GP_VL vectors, rows of a square of words, its columns: first four by four within every 128 bits, where shuffles are
+ * cheapest, then those fours among one another. */
+GP_INLINE void turn_vectors(gp_vf *v)
+{
+    const gp_vi group = GP_LANE_NUMBERS & ~3, low = GP_LANE_NUMBERS & 1, high = GP_LANE_NUMBERS >> 1 & 1;
+    const gp_vi words = group + high + low * GP_VL, pairs = group + low + high * GP_VL;
+#pragma GCC unroll 4
+    for (int i = 0; i < GP_VL; i += 4) {
+        const gp_vf ab = gp_pick_both(v[i], v[i + 1], words), ab_high = gp_pick_both(v[i], v[i + 1], words + 2);
+        const gp_vf cd = gp_pick_both(v[i + 2], v[i + 3], words), cd_high = gp_pick_both(v[i + 2], v[i + 3], words + 2);
+        v[i] = gp_pick_both(ab, cd, pairs);
+        v[i + 1] = gp_pick_both(ab, cd, pairs + 2);
+        v[i + 2] = gp_pick_both(ab_high, cd_high, pairs);
+        v[i + 3] = gp_pick_both(ab_high, cd_high, pairs + 2);
+    }
+#pragma GCC unroll 2
+    for (int width = 4; width < GP_VL; width *= 2) {
+        const gp_vi lanes = GP_LANE_NUMBERS + (((GP_LANE_NUMBERS & width) != 0) & (GP_VL - width));
+#pragma GCC unroll 8
+        for (int k = 0; k < GP_VL / 2; k++) {
+            const int i = k / width * 2 * width + k % width;
+            const gp_vf a = v[i], b = v[i + width];
+            v[i] = gp_pick_both(a, b, lanes);
+            v[i + width] = gp_pick_both(a, b, lanes + width);
+        }
+    }
+}
+
+/* rows x cols words, GP_VL each at most, from src to cols rows of dst. */
+GP_INLINE void turn_square(const char *src, int64_t src_pitch, char *dst, int64_t dst_pitch, int64_t rows, int64_t cols)
+{
+    gp_vf v[GP_VL];
+#pragma GCC unroll 16
+    for (int i = 0; i < GP_VL; i++)
+        v[i] = i < rows ? gp_load_some((const float *)(src + i * src_pitch), cols) : (gp_vf){0};
+    turn_vectors(v);
+#pragma GCC unroll 16
+    for (int j = 0; j < GP_VL; j++)
+        if (j < cols)
+            gp_store_part((float *)(dst + j * dst_pitch), v[j], rows);
+}
+
+/* A tile of 32-bit words in registers, so that no load waits for a store; rows of dst are written from end to end. */
 static void turn_words(const copy_tile *t)
 {
-    uint32_t square[GP_TURN][GP_TURN];
-    for (int64_t i = 0; i < GP_TURN; i += 4)
-        for (int64_t j = 0; j < GP_TURN; j += 4) {
-            const char *at = t->src + i * t->src0 + j * 4;
-            gp_transpose_quad(at, at + t->src0, at + 2 * t->src0, at + 3 * t->src0, &square[j][i], &square[j + 1][i],
-                              &square[j + 2][i], &square[j + 3][i]);
+    for (int64_t j = 0; j < t->n1; j += GP_VL)
+        for (int64_t i = 0; i < t->n0; i += GP_VL) {
+            const char *src = t->src + i * t->src0 + j * 4;
+            char *dst = t->dst + j * t->dst1 + i * 4;
+            if (t->n0 - i >= GP_VL && t->n1 - j >= GP_VL)
+                turn_square(src, t->src0, dst, t->dst1, GP_VL, GP_VL);
+            else
+                turn_square(src, t->src0, dst, t->dst1, gp_min(t->n0 - i, GP_VL), gp_min(t->n1 - j, GP_VL));
         }
-    for (int64_t j = 0; j < GP_TURN; j++)
-        memcpy(t->dst + j * t->dst1, square[j], sizeof square[j]);
 }
 
 /* Few planes whose elements lie side by side on one side, as the channels of pixels do, are walked by loops that know how
@@ -81,10 +124,6 @@ static void turn_words(const copy_tile *t)
     }                                                                                                                  \
     static void turn_##type(const copy_tile *t)                                                                        \
     {                                                                                                                  \
-        if (sizeof(type) == 4 && t->n0 == GP_TURN && t->n1 == GP_TURN) {                                               \
-            turn_words(t);                                                                                             \
-            return;                                                                                                    \
-        }                                                                                                              \
         type square[GP_TURN][GP_TURN];                                                                                 \
         for (int64_t i = 0; i < t->n0; i++)                                                                            \
             for (int64_t j = 0; j < t->n1; j++)                                                                        \
@@ -118,6 +157,8 @@ static void turn_words(const copy_tile *t)
             join_tile_##type(t, 3);                                                                                    \
         else if (t->n0 == 4 && t->dst1 == 4 * item)                                                                    \
             join_tile_##type(t, 4);                                                                                    \
+        else if (item == 4)                                                                                            \
+            turn_words(t);                                                                                             \
         else if (t->n0 <= GP_TURN && t->n1 <= GP_TURN)                                                                 \
             turn_##type(t);                                                                                            \
         else                                                                                                           \
@@ -215,6 +256,7 @@ const gp_kernel_entry GP_KERNEL(move_table)[] = {
     GP_ENTRY(any_concat, concat_params),
     GP_ENTRY(s32_gen_index, gen_index_params),
     GP_NUMBER(GP_TURN),
+    GP_NUMBER(GP_TURN_WORDS),
     GP_NUMBER(GP_FEW_PLANES),
     GP_NUMBER(GP_MAX_CONCAT),
     GP_TABLE_END,

@@ -21,8 +21,8 @@ __all__ = ["concat", "copy", "gen_index"]
 _MAX_CONCAT = number("GP_MAX_CONCAT")
 
 _TASK_NBYTES = 1 << 16
-_TURN = number("GP_TURN")
-"""Side of a square tile in which axes change places."""
+_TURN, _TURN_WORDS = map(number, ("GP_TURN", "GP_TURN_WORDS"))
+"""Side of a square tile in which axes change places, and of one of 32-bit words."""
 _FEW_PLANES = number("GP_FEW_PLANES")
 _ITEM_NBYTES = (1, 2, 4, 8)
 
@@ -39,8 +39,8 @@ def copy(
 
     A stride of src may be 0 (broadcast), either may be negative: the caller passes pointers to the first element. No
     two points may share an element of dst. Elements have 1, 2, 4 or 8 bytes (UnsupportedError). Axes are walked in the
-    order of dst; where another one is the innermost of src, squares of the two are turned in L1, so that both sides see
-    whole cache lines.
+    order of dst; where another one is the innermost of src, squares of the two are turned in registers or L1, so that
+    both sides see whole cache lines.
     """
     _check_itemsize(itemsize)
     axes = _paired_axes(collapse(shape, src_strides, dst_strides))
@@ -76,7 +76,7 @@ def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
             planes = max(second, 1)
             return [_TASK_NBYTES // itemsize // planes, planes]
         if is_variable(first) or first > _FEW_PLANES:
-            return [_TURN, _TURN]
+            return [_TURN_WORDS if itemsize == 4 else _TURN] * 2
     row = least(largest(first, 1), _TASK_NBYTES // itemsize)
     return [row, largest(1, _TASK_NBYTES // itemsize // row)]
 
