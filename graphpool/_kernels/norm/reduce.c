@@ -1,9 +1,11 @@
 /* Reductions over any set of axes.
  *
  * A task computes up to 64 neighbouring results. Where reduced elements are contiguous it takes them run by run, one
- * result after the other; where results are, it walks all columns together, row by row.
+ * result after the other, or as many short runs as there are lanes; where results are, it walks all columns together, row by
+ * row.
  */
 #include "norm/gp_columns.h"
+#include "norm/gp_lanes.h"
 
 #define CHUNK 2048    /* elements of a run that are gathered at once */
 
@@ -62,11 +64,86 @@ typedef struct {
     int64_t n, stride, step;
 } runs;
 
+/* Vectors of a run whose lanes are added up, or compared, together with those of other runs. */
+#define SHORT_VECTORS 4
+
+/* Of `count` short runs, GP_VL at most, the sums of the terms in lanes, or the maxima of sign * x; these hold where `nans`
+ * stays what it was. */
+GP_INLINE gp_vf reduce_short(const enum gp_term term, const int is_best, const float *src, int64_t step, int64_t n,
+                             int64_t count, float sign, gp_vf *nans)
+{
+    const gp_vf s = gp_splat(sign), identity = gp_splat(is_best ? -INFINITY : 0);
+    gp_vf v[GP_VL];
+#pragma GCC unroll 16
+    for (int j = 0; j < GP_VL; j++)
+        v[j] = identity;
+    for (int64_t i = 0; i < n; i += GP_VL)
+#pragma GCC unroll 16
+        for (int j = 0; j < GP_VL; j++) {
+            if (j >= count)
+                continue;
+            const float *x = src + j * step + i;
+            const gp_vf part = n - i < GP_VL ? gp_load_part(x, n - i, is_best ? sign * -INFINITY : 0) : gp_load(x);
+            v[j] = is_best ? gp_vmax(part * s, v[j]) : v[j] + gp_vterm(term, part, (gp_vf){0});
+            if (is_best)
+                *nans = gp_vselect(gp_vequal(part, part), *nans, part);
+        }
+    return is_best ? gp_lane_maxima(v) : gp_lane_sums(v);
+}
+
+/* The same of runs first .. first + GP_VL - 1 of w; the number of those that there are. */
+GP_INLINE int64_t reduce_group(const enum gp_term term, const int is_best, const runs *r, int64_t first, int64_t w,
+                               float sign, float *part, gp_vf *nans)
+{
+    const float *src = r->src + first * r->step;
+    const int64_t count = gp_min(w - first, GP_VL);
+    gp_store(part, count == GP_VL ? reduce_short(term, is_best, src, r->step, r->n, GP_VL, sign, nans)
+                                  : reduce_short(term, is_best, src, r->step, r->n, count, sign, nans));
+    return count;
+}
+
+/* Whether runs are short enough for `reduce_short`. */
+static int are_short(const runs *r)
+{
+    return r->stride == 1 && r->n <= SHORT_VECTORS * GP_VL;
+}
+
+/* Whether f32 held all of w sums. */
+GP_INLINE int are_sums_sound(enum gp_term term, const float *part, int64_t w)
+{
+    int sound = 1;
+    for (int64_t j = 0; j < w; j++)
+        sound &= (fabsf(part[j]) < 1e37f) & (term != GP_TERM_SQUARE || part[j] > 1e-30f);
+    return sound;
+}
+
 GP_INLINE void add_sums(const enum gp_term term, const runs *r, int64_t w, state *s)
 {
-    float row[CHUNK];
+    float row[CHUNK], part[GP_COLUMNS];
+    const int is_short = are_short(r);
+    gp_vf nans;
+    for (int64_t first = 0; is_short && first < w; first += GP_VL)
+        reduce_group(term, 0, r, first, w, 1, part + first, &nans);
+    if (is_short && are_sums_sound(term, part, w))
+        for (int64_t j = 0; j < w; j++)
+            s->sum[j] += part[j];
+    else
+        for (int64_t j = 0; j < w; j++)
+            s->sum[j] += gp_row_sum(term, gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, 0);
+}
+
+static void add_best_runs(const runs *r, int64_t w, float sign, float *best)
+{
+    float row[CHUNK], part[GP_COLUMNS];
+    const gp_vf zeros = {0};
+    gp_vf nans = zeros;
+    for (int64_t first = 0; are_short(r) && first < w; first += GP_VL)
+        reduce_group(GP_TERM_VALUE, 1, r, first, w, sign, part + first, &nans);
+    if (!are_short(r) || gp_lane_sum(nans) != 0)
+        for (int64_t j = 0; j < w; j++)
+            part[j] = row_best(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, sign);
     for (int64_t j = 0; j < w; j++)
-        s->sum[j] += gp_row_sum(term, gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, 0);
+        best[j] = is_better(part[j], best[j]) ? part[j] : best[j];
 }
 
 /* Accumulate a run into each of w results. */
@@ -81,12 +158,7 @@ static void add_runs(enum reduce_term term, float sign, const runs *r, int64_t w
         for (int64_t j = 0; j < w; j++)
             s->sum[j] *= row_product(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n);
         break;
-    case BEST:
-        for (int64_t j = 0; j < w; j++) {
-            const float best = row_best(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, sign);
-            s->best[j] = is_better(best, s->best[j]) ? best : s->best[j];
-        }
-        break;
+    case BEST: add_best_runs(r, w, sign, s->best); break;
     }
 }
 
@@ -116,9 +188,7 @@ GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n,
 {
     float part[GP_COLUMNS];
     gp_sum_columns(term, rows, n, w, NULL, part);
-    int sound = 1;
-    for (int64_t j = 0; j < w; j++)
-        sound &= (fabsf(part[j]) < 1e37f) & (term != GP_TERM_SQUARE || part[j] > 1e-30f);
+    const int sound = are_sums_sound(term, part, w);
     for (int64_t j = 0; j < w; j++)
         sum[j] += sound ? part[j] : column_sum_f64(term, rows, n, j);
 }
@@ -162,16 +232,21 @@ static void reset(enum reduce_term term, state *s)
     }
 }
 
-static float get_result(const reduce_params *p, const state *s, int64_t j)
+static void get_results(const reduce_params *p, const state *s, int64_t w, float *results)
 {
+    const double count = (double)(p->npoints * p->run);
     if (p->term == BEST)
-        return (float)p->sign * s->best[j];
-    switch ((enum reduce_finish)p->finish) {
-    case MEAN: return (float)(s->sum[j] / (double)(p->npoints * p->run));
-    case ROOT: return (float)sqrt(s->sum[j]);
-    case PLAIN: break;
-    }
-    return (float)s->sum[j];
+        for (int64_t j = 0; j < w; j++)
+            results[j] = (float)p->sign * s->best[j];
+    else if (p->finish == MEAN)
+        for (int64_t j = 0; j < w; j++)
+            results[j] = (float)(s->sum[j] / count);
+    else if (p->finish == ROOT)
+        for (int64_t j = 0; j < w; j++)
+            results[j] = (float)sqrt(s->sum[j]);
+    else
+        for (int64_t j = 0; j < w; j++)
+            results[j] = (float)s->sum[j];
 }
 
 GP_DEFINE_KERNEL(f32_reduce)
@@ -190,8 +265,7 @@ GP_DEFINE_KERNEL(f32_reduce)
         float results[GP_COLUMNS];
         reset(p->term, &s);
         scan(p, p->term, src, w, &s);
-        for (int64_t j = 0; j < w; j++)
-            results[j] = get_result(p, &s, j);
+        get_results(p, &s, w, results);
         gp_emit(&sink, results, w, at[1] + first * p->width_stride[1], p->width_stride[1]);
     }
 }

@@ -1,10 +1,11 @@
 /* Softmax and log-softmax over one axis.
  *
- * Where the axis is contiguous a task is one row: its maximum, then exponentials and their sum, then the scale. Where
- * another axis is contiguous a task is a tile of that axis, up to 64 columns wide, and every loop runs over columns.
+ * Where the axis is contiguous a task is one row: its maximum, then exponentials and their sum, then the scale; short rows
+ * are taken several at once, so that each step of their maxima and sums serves all of them. Where another axis is contiguous a task is a tile of that axis, up to 64 columns wide, and every loop runs over columns.
  */
 #include "core/gp_vmath.h"
 #include "norm/gp_columns.h"
+#include "norm/gp_lanes.h"
 
 GP_RECORD(softmax_params, {
     gp_space outer;  /* src, dst, stats */
@@ -57,6 +58,75 @@ static void softmax_row(const softmax_params *p, const operands *o, const int64_
     gp_emit(&o->sink, y, n, at[1], p->axis_stride[1]);
     if (o->stats)
         o->stats[at[2]] = (float)(shift + log(sum));
+}
+
+/* Vectors of a row that is short: as many as keep GP_VL rows in registers, or near them. */
+#define SHORT_VECTORS 2
+
+/* Reciprocals of sums, as of `get_scale`. */
+GP_INLINE gp_vf get_scales(const softmax_params *p, gp_vf sums)
+{
+    const gp_vf zeros = {0};
+    return p->inf_as_zero ? gp_vselect(gp_vequal(sums, zeros), zeros, 1.0f / sums) : 1.0f / sums;
+}
+
+/* `count` rows from `first` on, GP_VL at most, of nv vectors, of which the last has n elements. What lies behind the end is
+ * -inf, whose exponential is 0. */
+GP_INLINE void softmax_short(const softmax_params *p, const operands *o, int64_t first, int64_t count, const int nv,
+                             int64_t n)
+{
+    int64_t at[GP_VL][GP_SPACE_OPERANDS];
+    float shift[GP_VL], scale[GP_VL], sum[GP_VL];
+    gp_vf x[GP_VL][SHORT_VECTORS], part[GP_VL];
+#pragma GCC unroll 16
+    for (int j = 0; j < GP_VL; j++) {
+        gp_offsets(&p->outer, first + (j < count ? j : 0), at[j]); /* the first row again instead of those there are not */
+        const float *from = o->src + at[j][0];
+#pragma GCC unroll 2
+        for (int k = 0; k < nv; k++, from += GP_VL)
+            x[j][k] = k + 1 < nv || n == GP_VL ? gp_load(from) : gp_load_part(from, n, -INFINITY);
+        part[j] = gp_vmax(x[j][0], gp_splat(-INFINITY));
+        if (nv > 1)
+            part[j] = gp_vmax(x[j][1], part[j]);
+    }
+    const gp_vf most = gp_lane_maxima(part), least = gp_splat(-INFINITY);
+    gp_store(shift, p->inf_as_zero ? gp_vselect(gp_vequal(most, least), (gp_vf){0}, most) : most);
+#pragma GCC unroll 16
+    for (int j = 0; j < GP_VL; j++) {
+        const gp_vf s = gp_splat(shift[j]);
+        gp_vf total = {0};
+#pragma GCC unroll 2
+        for (int k = 0; k < nv; k++) {
+            const gp_vf term = gp_exp_normal(x[j][k] - s);
+            x[j][k] = p->is_log ? x[j][k] - s : term;
+            total += term;
+        }
+        part[j] = total;
+    }
+    const gp_vf sums = gp_lane_sums(part);
+    gp_store(sum, sums);
+    gp_store(scale, p->is_log ? gp_log(sums) : get_scales(p, sums));
+    for (int j = 0; j < count; j++) {
+        float row[SHORT_VECTORS * GP_VL], *y = gp_sink_row(&o->sink, at[j][1], p->axis_stride[1], row);
+        const gp_vf s = gp_splat(scale[j]);
+#pragma GCC unroll 2
+        for (int k = 0; k < nv; k++)
+            gp_store_part(y + k * GP_VL, p->is_log ? x[j][k] - s : x[j][k] * s, k + 1 < nv ? GP_VL : n);
+        gp_emit(&o->sink, y, p->axis, at[j][1], p->axis_stride[1]);
+        if (o->stats)
+            o->stats[at[j][2]] = (float)(shift[j] + log(sum[j]));
+    }
+}
+
+static void softmax_short_rows(const softmax_params *p, const operands *o, int64_t begin, int64_t end)
+{
+    for (; begin < end; begin += GP_VL) {
+        const int64_t count = gp_min(end - begin, GP_VL);
+        if (p->axis <= GP_VL)
+            softmax_short(p, o, begin, count, 1, p->axis);
+        else
+            softmax_short(p, o, begin, count, 2, p->axis - GP_VL);
+    }
 }
 
 /* The maximum of each of w columns, NaNs passed over. */
@@ -120,6 +190,10 @@ GP_DEFINE_KERNEL(f32_softmax)
     const softmax_params *p = params;
     const operands o = get_operands(p, args);
     int64_t at[GP_SPACE_OPERANDS];
+    if (p->inner == 1 && p->axis_stride[0] == 1 && p->axis <= SHORT_VECTORS * GP_VL) {
+        softmax_short_rows(p, &o, begin, end);
+        return;
+    }
     if (p->inner == 1) {
         for (int64_t row = begin; row < end; row++) {
             gp_offsets(&p->outer, row, at);

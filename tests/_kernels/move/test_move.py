@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from graphpool._kernels.core._dispatch import call, isas
 from graphpool._kernels.move import move
 from graphpool.errors import InvalidShapeError, UnsupportedError
+from tests.helpers.guard_pages import guarded_array, guarded_copy
 from tests.helpers.guarded import Guarded
 
 ITEMS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -72,6 +73,15 @@ def test_planes_to_pixels_and_back(pixels, planes, itemsize, isa):
         np.testing.assert_array_equal(run_copy(view, itemsize, isa), view)
         cut = view[:, : shape[2] - shape[2] // 3, 1:] if planes else view
         np.testing.assert_array_equal(run_copy(cut, itemsize, isa), cut)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("itemsize", ITEMS)
+@pytest.mark.parametrize("shape", [(5, 7), (17, 33), (64, 66), (9, 130), (131, 6)])
+def test_what_is_turned_ends_where_a_page_does(shape, itemsize, isa):
+    src, dst = guarded_copy(numbered(shape, itemsize)), guarded_array(shape[::-1], ITEMS[itemsize])
+    move.copy(shape[::-1], (1, shape[1]), (shape[0], 1), itemsize, isa=isa)(src, dst)
+    np.testing.assert_array_equal(dst, src.T)
 
 
 def test_copy_leaves_gaps_alone():

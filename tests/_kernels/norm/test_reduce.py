@@ -7,6 +7,7 @@ from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.norm.reduce import REDUCTIONS, arg_extreme, reduce, running
 from graphpool.errors import InvalidArgumentError, InvalidShapeError
+from tests.helpers.guard_pages import guarded_array, guarded_copy
 from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
 
 ISAS = _dispatch.isas()
@@ -60,6 +61,7 @@ def test_every_reduction_has_a_reference():
     [
         ((1,), (0,)), ((5,), ()), ((5, 7, 3), (1,)), ((5, 7, 3), (0, 2)), ((3, 4, 5, 6), (1, 2)), ((40, 130), (0,)),
         ((40, 130), (1,)), ((3, 5000), (1,)), ((6, 9, 11), (0, 1, 2)), ((0, 3), (0,)), ((3, 0), (1,)), ((0, 3), (1,)),
+        ((100, 10), (1,)), ((70, 17), (1,)), ((65, 64), (1,)), ((5, 33, 3), (0, 2)),
     ],
     ids=str,
 )  # fmt: skip
@@ -105,6 +107,16 @@ def test_long_sums_keep_their_precision(isa):
     for axes in ((0,), (0, 1)):
         y = execute(reduce("sum", x.shape, axes, isa=isa), x, Out(x.shape[len(axes) :]))
         assert_near(y, x.astype(np.float64).sum(axes), 1)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shape", [(5, 3), (19, 7), (70, 17), (33, 31)])
+def test_short_rows_end_where_a_page_does(shape, isa):
+    x = sample(shape)
+    for name in ("mean", "l1", "l2", "max", "min"):
+        y = guarded_array(shape[:1], np.float32)
+        reduce(name, shape, (1,), isa=isa)(guarded_copy(x), y)
+        assert_near(y, expected_of(name, x, (1,)), 4, 2e-6)
 
 
 @pytest.mark.parametrize("isa", ISAS)

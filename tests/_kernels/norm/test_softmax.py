@@ -5,11 +5,13 @@ from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.norm.softmax import softmax
 from graphpool.errors import InvalidShapeError
+from tests.helpers.guard_pages import guarded_array, guarded_copy
 from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
 
 ISAS = _dispatch.isas()
 SHAPES = [((1,), 0), ((7,), 0), ((0, 3), 1), ((3, 0), 1), ((3, 1), 1), ((5, 16), 1), ((4, 1031), 1), ((2, 17, 65), 1),
-          ((33, 5), 0), ((2, 3, 5, 7), 1), ((2, 3, 5, 7), -2)]  # fmt: skip
+          ((33, 5), 0), ((2, 3, 5, 7), 1), ((2, 3, 5, 7), -2), ((37, 10), 1), ((33, 17), 1), ((70, 32), 1),
+          ((35, 33), 1), ((17, 4), 1)]  # fmt: skip
 
 # x - max is rounded before the exponential, which turns an error of 0.5 ulp of |x - max| <= 16 into one of 8 ulp.
 ULP = 12
@@ -95,12 +97,32 @@ def test_epilogue_reads_its_own_arguments(axis, isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_in_place(isa):
-    x = sample((12, 40))
-    for axis in (0, 1):
-        y = x.copy()
-        softmax(x.shape, axis, isa=isa)(y, y)
-        assert_near(y, reference(x, axis), ULP)
+@pytest.mark.parametrize("n", [1, 3, 4, 8, 15, 16, 17, 32, 33])
+def test_rows_do_not_depend_on_those_beside_them(n, isa):
+    x = sample((21, n))
+    for options in ({}, {"is_log": True}, {"inf_as_zero": True}):
+        y = execute(softmax(x.shape, 1, isa=isa, **options), x, Out(x.shape))
+        alone = np.stack([execute(softmax((1, n), 1, isa=isa, **options), row, Out((n,))) for row in x])
+        np.testing.assert_array_equal(y, alone)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shape", [(5, 3), (19, 7), (3, 17), (33, 31)])
+def test_short_rows_end_where_a_page_does(shape, isa):
+    x = sample(shape)
+    y = guarded_array(shape, np.float32)
+    softmax(shape, 1, isa=isa)(guarded_copy(x), y)
+    assert_near(y, reference(x, 1), ULP)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shape", [(12, 40), (37, 10)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_in_place(axis, shape, isa):
+    x = sample(shape)
+    y = x.copy()
+    softmax(x.shape, axis, isa=isa)(y, y)
+    assert_near(y, reference(x, axis), ULP)
 
 
 def test_bad_arguments():
