@@ -307,6 +307,7 @@ def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
             "peak_nbytes": int(peak),
             "mapped_nbytes": peak.mapped_nbytes,
             "fixed_nbytes": peak.fixed_nbytes,
+            "untouched_nbytes": peak.untouched_nbytes,
             "resident_nbytes": peak.resident_nbytes,
             "streams": form.streams,
             "sequential_peak_nbytes": form.sequential_peak_nbytes,

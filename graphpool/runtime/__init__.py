@@ -47,7 +47,8 @@
     form_parts.py   what it is made of on each kind of device
     variable_forms.py  compiles for shapes, or finds a form for all shapes for which its decisions hold:
                        variable_form.py, variable_partition.py: a partition of it, resizable_form.py: how it lives
-    memory_peak.py     MemoryPeak: what a run of a model takes at most; mapped_reads.py: and reads of mapped files
+    memory_peak.py     MemoryPeak: what a run of a model takes at most; mapped_reads.py: and reads of mapped files;
+                       untouched.py: and leaves out of memory
     shape_ranges.py    shapes that a model is declared for; declared_shapes.py: what it promises for them
     range_cover.py     the forms that serve all of them, and what runs take at most
     model_step.py   a partition of it, and where the tensors between partitions lie

@@ -153,11 +153,17 @@ class DeclaredShapes:
         return OutOfMemoryError(message, **{**error.fields, "largest": largest})
 
     def peak(
-        self, kept_nbytes: int, reads: MappedReads, engine: Engine, outputs: bool, inner_nbytes: int = 0
+        self,
+        kept_nbytes: int,
+        reads: MappedReads,
+        engine: Engine,
+        outputs: bool,
+        inner_nbytes: int = 0,
+        untouched_nbytes: int = 0,
     ) -> RangePeak:
         """The most that a run takes, beside so much that is kept for all shapes, and what it reads of mapped files.
 
-        `inner_nbytes` is a bound of what models inside the forms take.
+        `inner_nbytes` is a bound of what models inside the forms take; so much of the arena no run touches.
         """
         worst = self._worst[outputs]
         nbytes, point = kept_nbytes + worst.nbytes + inner_nbytes, worst.point
@@ -168,4 +174,4 @@ class DeclaredShapes:
                 nbytes, point, is_exact = other_nbytes, other, True
         sizes, shapes = self._ranges.sizes_at(point), self._ranges.shapes_at(point)
         is_exact = is_exact and self._is_complete
-        return RangePeak(nbytes, sizes, shapes, is_exact, self._is_complete, reads, engine)
+        return RangePeak(nbytes, sizes, shapes, is_exact, self._is_complete, reads, engine, untouched_nbytes)

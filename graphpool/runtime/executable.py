@@ -14,6 +14,7 @@ from graphpool.errors import StateError, explain
 from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .form_charge import FormCharge
+from .form_constants import has_packed
 from .form_plan import FormPlan
 from .form_record import write_form
 from .form_steps import FormSteps
@@ -24,6 +25,7 @@ from .resizable_form import ResizableForm
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
 from .trip_places import TripPlaces
+from .untouched import touched_spans, untouched_nbytes
 from .variable_form import SizedTensors
 
 if TYPE_CHECKING:
@@ -395,6 +397,28 @@ class Executable(ResizableForm):
     def mapped_reads(self) -> MappedReads:
         """What runs read of weights in mapped files, and models inside the form as they were used last."""
         return MappedReads.joined(form._constants.mapped_reads(form._programs) for form in self.with_inner())
+
+    def untouched_nbytes(self) -> int:
+        """What of the arena runs leave out of memory; 0 where there is an arena by now. Unit: bytes.
+
+        With a layout that is so of all shapes that it is for.
+        """
+        pool, layout = self._arenas.current(), self._layout
+        if pool.stats().arenas:
+            return 0
+        sizes = self._places.sizes(self._tensors) if layout is None else layout.sizes
+        offsets = self._plan.offsets if layout is None else layout.offsets
+        nbytes = self.arena_nbytes
+        touched = [(offsets[i], offsets[i] + size) for i, size in sizes.items()]
+        planned = None if layout is None else iter((self._first or self).variable.buffers(layout.plans))
+        for number, (step, program) in enumerate(zip(self._steps, self._programs, strict=True)):
+            if step.compiled is None or program is None:
+                continue
+            assert step.compiled.primitive is not None  # it has a program
+            buffers = step.compiled.primitive.buffers_of(program.serial)[0] if planned is None else next(planned)
+            if ~number in offsets:
+                touched += touched_spans(step.compiled, buffers, offsets[~number], has_packed(step.compiled))
+        return untouched_nbytes(nbytes, touched, max(nbytes, pool.nbytes))
 
     @property
     def cached_nbytes(self) -> int:

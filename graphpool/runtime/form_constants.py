@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Packed = tuple["_Use", tuple[Hashable, Hashable], ConstantBuffer]
 
-__all__ = ["FormConstants"]
+__all__ = ["FormConstants", "has_packed"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class FormConstants:
         for step, program in zip(self._steps, programs, strict=True):
             if rows_nbytes.keys().isdisjoint(step.inputs):
                 continue
-            found = None if program is None else rows_read(program, _has_packed(step.compiled))
+            found = None if program is None else rows_read(program, has_packed(step.compiled))
             for position, tensor_id in enumerate(step.inputs):
                 known_nbytes = rows_nbytes.get(tensor_id)
                 if known_nbytes is not None:
@@ -251,7 +251,7 @@ class FormConstants:
         return tensor
 
 
-def _has_packed(compiled: CompiledPartition | None) -> bool:
+def has_packed(compiled: CompiledPartition | None) -> bool:
     """Whether the cache has all that a compiled partition wants packed."""
     parts = () if compiled is None or compiled.primitive is None else compiled.primitive.constant_parts
     ndistinct = len({(part.key, part.sources) for part in parts})

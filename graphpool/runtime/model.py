@@ -336,9 +336,10 @@ class Model(Ranked):
         Returns
         -------
         nbytes : MemoryPeak
-            Exact; its ``mapped_nbytes``, ``fixed_nbytes`` and ``resident_nbytes`` tell what the process takes beside
-            that, and in all. Of declared shapes the most that any takes, a `RangePeak`: its ``sizes`` and ``shapes``
-            say where. Programs of all forms compiled for them count, since they are kept. Unit: bytes.
+            Exact; its ``mapped_nbytes`` and ``fixed_nbytes`` tell what the process takes beside that, its
+            ``untouched_nbytes`` what of it stays out of memory, its ``resident_nbytes`` what the process takes in all.
+            Of declared shapes the most that any takes, a `RangePeak`: its ``sizes`` and ``shapes`` say where. Programs
+            of all forms compiled for them count, since they are kept. Unit: bytes.
 
         Raises
         ------

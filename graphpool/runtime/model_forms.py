@@ -378,16 +378,20 @@ class ModelForms(ModelRun):
         if shapes is not None or self.declared is None:
             use = self._enter_shapes(shapes)
             try:
-                nbytes, reads = self._peak_of(use.executable, outputs, sequential), use.executable.mapped_reads()
+                form = use.executable
+                nbytes, reads = self._peak_of(form, outputs, sequential), form.mapped_reads()
+                untouched_nbytes = form.untouched_nbytes()
             finally:
                 self.cache.leave(use)
-            return MemoryPeak(nbytes, reads, self._engine)
+            return MemoryPeak(nbytes, reads, self._engine, untouched_nbytes)
         self.declared.check_plannable()
         self.cache.exclusively(self.declared.prepare)
         inner_nbytes = max((sum(form.inner_nbytes()) for form in self.variable), default=0)
         reads = max([form.mapped_reads() for form in self.variable], key=lambda one: one.nbytes, default=NO_READS)
-        kept_nbytes = self.kept_nbytes() + self.sessions.nbytes
-        return self.declared.peak(kept_nbytes, reads, self._engine, outputs, inner_nbytes)
+        kept_nbytes, untouched_nbytes = self.kept_nbytes() + self.sessions.nbytes, 0
+        if self.declared.most_run_nbytes is not None:  # no other form runs
+            untouched_nbytes = min([form.untouched_nbytes() for form in self.variable], default=0)
+        return self.declared.peak(kept_nbytes, reads, self._engine, outputs, inner_nbytes, untouched_nbytes)
 
     def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool) -> int:
         use = self._enter_shapes(shapes)

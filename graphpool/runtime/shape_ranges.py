@@ -76,10 +76,11 @@ class RangePeak(MemoryPeak):
         is_complete: bool,
         reads: MappedReads = NO_READS,
         engine: Engine | None = None,
+        untouched_nbytes: int = 0,
     ) -> RangePeak:
         """A number with facts about it."""
         found = int.__new__(cls, nbytes)
-        found._describe(reads, engine)
+        found._describe(reads, engine, untouched_nbytes)
         found.sizes, found.shapes, found.is_exact, found.is_complete = sizes, shapes, is_exact, is_complete
         return found
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ._compiled import CompiledPartition
     from ._program import Program
     from .engine import Engine
+    from .primitive import Buffers
     from .scheduling import ScheduleOptions
 
 __all__ = ["Symbols", "VariableForm"]
@@ -217,6 +218,10 @@ class VariableForm:
     def plans(self, bounds: SizeBounds) -> tuple[Plan, ...]:
         """Plans of all partitions that hold within bounds."""
         return tuple([variable.bounded_plan(bounds) for variable in self._partitions])
+
+    def buffers(self, plans: Sequence[Plan]) -> list[Buffers]:
+        """The temporaries of all partitions, as large as they were planned; see `VariablePartition.buffers`."""
+        return [variable.buffers(plan) for variable, plan in zip(self._partitions, plans, strict=True)]
 
     def are_within(self, plans: Sequence[Plan], values: SizeValues) -> bool:
         """Whether plans of all partitions hold for these sizes."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ._program import Program
     from ._variable import VariableProgram
-    from .primitive import Primitive
+    from .primitive import Buffers, Primitive
     from .shared_arenas import SharedArenas
     from .temporaries import Temporaries
 
@@ -172,6 +172,10 @@ class VariablePartition:
         """Whether a plan holds for these sizes."""
         return self._sizes.of(values).is_within(plan.sizes)
 
+    def buffers(self, plan: Plan) -> Buffers:
+        """Offset, size and steps of each temporary, as large as it was planned. Unit: bytes."""
+        return _buffers_of(self._uses, plan.sizes, plan)
+
     def _plan_for(self, sizes: Numbers, values: SizeValues, slack: bool, grows: bool) -> Plan | None:
         """The smallest plan that is there, if it is not much too large; else a new one, with room if it may have any.
 
@@ -211,9 +215,7 @@ def _widened(units: int) -> int:
     return (units + units // 8) * ALIGNMENT
 
 
-def _buffers_of(
-    uses: Sequence[tuple[int, tuple[int, ...]]], sizes: Numbers, plan: Plan
-) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+def _buffers_of(uses: Sequence[tuple[int, tuple[int, ...]]], sizes: Numbers, plan: Plan) -> Buffers:
     """As in `ProgramDetails`."""
     return tuple([(plan.offsets[number], sizes[number], steps) for number, steps in uses])
 
