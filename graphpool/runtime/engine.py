@@ -188,6 +188,11 @@ class Engine(Locked):
         blocks = self.device.host_blocks([*self.budget.blocks(), *getattr(self.source.upstream, "blocks", list)()])
         return report_process(holdings, blocks, not self._has_own_allocator)
 
+    @property
+    def maps_arenas(self) -> bool:
+        """Whether large arenas are fresh mappings of the host's memory: not a GPU's, nor those of an allocator."""
+        return not self._has_own_allocator and self.host_budget is self.budget
+
     def models(self) -> list[ModelUsage]:
         """What each open model holds, and how it is used; the one that was used last is at the end."""
         return self.model_memory.usage()

@@ -404,7 +404,7 @@ class Executable(ResizableForm):
         With a layout that is so of all shapes that it is for.
         """
         pool, layout = self._arenas.current(), self._layout
-        if pool.stats().arenas:
+        if pool.stats().arenas or not self._engine.maps_arenas:
             return 0
         sizes = self._places.sizes(self._tensors) if layout is None else layout.sizes
         offsets = self._plan.offsets if layout is None else layout.offsets

@@ -25,7 +25,7 @@ class MemoryPeak(int):
     _reads: MappedReads
     _engine: ref[Engine] | None
     _untouched_nbytes: int
-    _looked_up: tuple[int, int] | None
+    _fixed_nbytes: int | None
 
     def __new__(
         cls, nbytes: int, reads: MappedReads = NO_READS, engine: Engine | None = None, untouched_nbytes: int = 0
@@ -38,7 +38,7 @@ class MemoryPeak(int):
     def _describe(self, reads: MappedReads, engine: Engine | None, untouched_nbytes: int) -> None:
         self._reads, self._untouched_nbytes = reads, untouched_nbytes
         self._engine = None if engine is None else ref(engine)
-        self._looked_up = None
+        self._fixed_nbytes = None
 
     @property
     def mapped_nbytes(self) -> int:
@@ -64,25 +64,7 @@ class MemoryPeak(int):
 
         Raises `StateError` if the engine is gone by then, `UnsupportedError` where the system does not tell.
         """
-        return self._look()[0]
-
-    @property
-    def untouched_nbytes(self) -> int:
-        """What of the number itself stays out of memory: room in the arena for packing constants that are kept packed.
-
-        Where the cache loses them runs use that room, and the constants are not in memory. Unit: bytes. Raises as
-        `fixed_nbytes`.
-        """
-        return self._look()[1]
-
-    @property
-    def resident_nbytes(self) -> int:
-        """What the process takes at most: counted, mapped and fixed, less what is untouched. Unit: bytes."""
-        return self + self.mapped_nbytes + self.fixed_nbytes - self.untouched_nbytes
-
-    def _look(self) -> tuple[int, int]:
-        """`fixed_nbytes` and `untouched_nbytes`, looked up once."""
-        if self._looked_up is None:
+        if self._fixed_nbytes is None:
             engine = None if self._engine is None else self._engine()
             if engine is None:
                 raise StateError(explain("the engine of the prediction is gone", hint="ask while it is there"))
@@ -90,9 +72,21 @@ class MemoryPeak(int):
             later_nbytes = _FIRST_RUN_NBYTES + engine.threads * _THREAD_NBYTES
             later_nbytes += report.shared_nbytes - report.parts["shared memory"]  # runs read all of it at most
             later_nbytes += max(report.parts["mapped files"] - self._reads.present_nbytes(), 0)
-            is_ours = report.is_budget_exact and engine.host_budget is engine.budget  # no allocator's, nor of a GPU
-            self._looked_up = report.fixed_nbytes + later_nbytes, self._untouched_nbytes if is_ours else 0
-        return self._looked_up
+            self._fixed_nbytes = report.fixed_nbytes + later_nbytes
+        return self._fixed_nbytes
+
+    @property
+    def untouched_nbytes(self) -> int:
+        """What of the number itself stays out of memory: room in the arena for packing constants that are kept packed.
+
+        Where the cache loses them runs use that room, and the constants are not in memory. Unit: bytes.
+        """
+        return self._untouched_nbytes
+
+    @property
+    def resident_nbytes(self) -> int:
+        """What the process takes at most: counted, mapped and fixed, less what is untouched. Unit: bytes."""
+        return self + self.mapped_nbytes + self.fixed_nbytes - self.untouched_nbytes
 
     @property
     def _plain_reads(self) -> MappedReads:
