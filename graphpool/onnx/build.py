@@ -52,7 +52,8 @@ class DataDependent:
 
     By default a node gives it that runs then. Else `cut` takes the arrays of `parts`, which lie in memory, and returns
     one of type `dtype` and of dimensions `dims`, of which None is any; `bound` takes the shapes of the parts and
-    returns the largest one that it may have.
+    returns the largest one that it may have. `are_sizes` says that it is the only part itself, a few integers that
+    nodes read as sizes.
     """
 
     parts: tuple[Value, ...] = ()
@@ -60,6 +61,7 @@ class DataDependent:
     dims: tuple[int | None, ...] = ()
     cut: Callable[..., Any] | None = None
     bound: Callable[..., tuple[int, ...] | None] | None = None
+    are_sizes: bool = False
 
 
 _LARGE_LITERAL = 2**12

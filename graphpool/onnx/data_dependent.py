@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,14 +30,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SizeItems:
-    """A small integer array of which some elements are extents: inputs by name, of shape (0, extent)."""
+    """A small integer array of which some elements are extents: inputs by name, of shape (0, extent).
+
+    A pair of names is the difference of two extents, for what may be negative.
+    """
 
     items: Any
     dtype: Any
 
     def array(self, shapes: Mapping[str, Any]) -> Any:
         """The array for these shapes of the inputs."""
-        found = [shapes[item][1] if isinstance(item, str) else item for item in self.items.reshape(-1)]
+
+        def size(item: Any) -> Any:
+            if isinstance(item, tuple):
+                return size(item[0]) - size(item[1])
+            return shapes[item][1] if isinstance(item, str) else item
+
+        found = list(map(size, self.items.reshape(-1)))
         return shape_array(_objects(found, self.items.shape), self.dtype)
 
 
@@ -50,6 +61,11 @@ class DataDependentBuilder:
         self._names: dict[int, str] = {}
         self._values: dict[str, Value] = {}
         self._aliases: set[str] = set()
+        self._sizes: dict[int, Value] = {}
+
+    def sizes(self, value: Value) -> Value:
+        """A few integers of the run, as sizes."""
+        return self._sizes.setdefault(id(value), Value(data_dependent=DataDependent((value,), are_sizes=True)))
 
     def name_of(self, value: Value, name: str, scope: Scope) -> str:
         """The name of a value that a scope knows by another one."""
@@ -106,7 +122,24 @@ class DataDependentBuilder:
             specialiser = make_specialiser(part, inputs.constants, inputs.sizes)
             return Model(part.inputs, part.outputs, specialiser, name=part.name, **options)
 
-        return DataDependentPart(inputs.described, tuple(outputs), make), inputs.read
+        reads = Reads()
+        places = [reads.place(value) for value in inputs.read]
+        return DataDependentPart(inputs.described, places, tuple(outputs), make), reads.values
+
+
+class Reads:
+    """Values that a function reads, each once."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+
+    def place(self, value: Value) -> int:
+        """The number of a value."""
+        for number, known in enumerate(self.values):
+            if known is value:
+                return number
+        self.values.append(value)
+        return len(self.values) - 1
 
 
 class OuterValues:
@@ -138,13 +171,26 @@ class OuterValues:
             self._take(DataDependentInput(name), ModelPort(name, None, None), [value], value.type)
 
     def _add_data_dependent(self, name: str, value: Value, found: DataDependent) -> None:
-        if found.parts:
+        if found.are_sizes:
+            self._add_sizes(name, *found.parts)
+        elif found.parts:
             assert found.dtype is not None
             port = ModelPort(name, found.dtype, found.dims)
             self._take(DataDependentInput(name, len(found.parts), found.cut, found.bound), port, found.parts)
         else:
             assert value.type is not None  # of one without parts
             self._take(DataDependentInput(name), make_port(name, value.type), [value], value.type)
+
+    def _add_sizes(self, name: str, value: Value) -> None:
+        """Each element is an extent, or one that is taken from 0."""
+        items = []
+        for number in range(prod(value.shape)):
+            pair = f"{name}[{number}]", f"-{name}[{number}]"
+            for sign, port in zip((1, -1), pair, strict=True):
+                described = DataDependentInput(port, 1, partial(_as_extent, number, sign), _unbounded)
+                self._take(described, ModelPort(port, DataType.BOOLEAN, (0, None)), [value])
+            items.append(pair)
+        self.sizes[name] = SizeItems(_objects(items, value.shape), value.dtype.numpy)
 
     def _take(self, described: DataDependentInput, port: ModelPort, values: Sequence[Value], type_: Any = None) -> None:
         self.described.append(described)
@@ -162,6 +208,19 @@ class OuterValues:
             tensor = self._builder.emit("Expand", none, shape=(0, size))[0]
             self._take(DataDependentInput(name), ModelPort(name, DataType.BOOLEAN, (0, size_name(size))), [tensor])
         return name
+
+
+def _as_extent(number: int, sign: int, array: Any) -> Any:
+    """An array without elements whose extent is an element, or minus it; no extent is negative."""
+    return np.empty((0, min(max(sign * int(array.reshape(-1)[number]), 0), _MOST_EXTENT)), bool)
+
+
+_MOST_EXTENT = 2**48
+"""What extents of the run may be; no axis of an array is longer, and bounds of slices beyond it mean the same."""
+
+
+def _unbounded(*_: Any) -> None:
+    """That no bound is known of a shape."""
 
 
 def size_name(size: Any) -> str:

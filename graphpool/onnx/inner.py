@@ -22,11 +22,11 @@ from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
 from .build import DataDependent, NotConvertible, Value, require
-from .data_dependent import OuterValues, SizeItems, size_name
+from .data_dependent import OuterValues, Reads, SizeItems, size_name
 from .inline import goes_on, present, unroll_loop, unroll_scan
 from .node import names_read
 from .shape_values import ShapeArray
-from .types import make_port, make_type
+from .types import data_type, make_port, make_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,8 +126,8 @@ class Inner:
         return make
 
 
-def _given(value: Value) -> Given:
-    """What is known of a result of a rehearsal."""
+def _given(value: Value, elem_type: int) -> Given:
+    """What is known of a result of a rehearsal; the type of elements is the one that the graph states."""
     if value.data_dependent is not None and value.data_dependent.parts:
         assert value.data_dependent.dtype is not None  # of one with parts
         return Given(value.data_dependent.dtype, value.data_dependent.dims, False)
@@ -136,6 +136,9 @@ def _given(value: Value) -> Given:
         require(port.dtype is not None, "a result that is no tensor of numbers")
         assert port.dtype is not None  # required above
         return Given(port.dtype, port.shape, False).opened()
+    dtype = data_type(elem_type)
+    if value.data_dependent is not None and dtype is not None:
+        return Given(dtype, None, False)
     require(value.is_plain and value.dtype.bits >= 8, "a result that is no tensor of numbers")
     return Given(value.dtype, value.shape)
 
@@ -155,8 +158,9 @@ def branches(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path)
     graphs = [node.attrs["else_branch"], node.attrs["then_branch"]]
     inner = [Inner(walk, node, graph, (*path, number), [], {}, {}) for number, graph in enumerate(graphs)]
     found, natives = zip(*(each.rehearse(walk, []) for each in inner), strict=True)
-    given = [_given(one).joined(_given(other)) for one, other in zip(*found, strict=True)]
-    reads = _Reads()
+    sides = [list(map(_given, *side)) for side in zip(found, [graph.elem_types for graph in graphs], strict=True)]
+    given = [one.joined(other) for one, other in zip(*sides, strict=True)]
+    reads = Reads()
     first = reads.place(condition)
     places = [[reads.place(value) for value in each.outer.read] for each in inner]
     parts = [
@@ -167,21 +171,6 @@ def branches(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path)
     results = [known.value(walk) for known in given]
     walk.add_inner(node, Branches(first, parts, makers), reads.values, results, all(natives))
     return results
-
-
-class _Reads:
-    """Values that a function reads, each once."""
-
-    def __init__(self) -> None:
-        self.values: list[Value] = []
-
-    def place(self, value: Value) -> int:
-        """The number of a value."""
-        for number, known in enumerate(self.values):
-            if known is value:
-                return number
-        self.values.append(value)
-        return len(self.values) - 1
 
 
 # ---- Loop and Scan
@@ -285,7 +274,7 @@ def _repeat(walk: Walk, node: Node, repeated: _Repeated, body: _Body) -> list[Va
     shapes = [Row(tuple([dim if isinstance(dim, int) and not is_variable(dim) else 0 for dim in given.dims or ()]),
                   given.dtype.numpy) for given in rows]  # fmt: skip
     reads = [repeated.trips, repeated.condition, *states, *(value for value, _ in repeated.scanned)]
-    unique = _Reads()
+    unique = Reads()
     places = [unique.place(value) for value in (*reads, *body.inner.outer.read) if value is not None]
     function = Loop(
         node.label, body.ports, shapes, body.make, walk.owner.source.bounds.host, places,
@@ -357,7 +346,8 @@ class _Body:
         found, self.is_native = self.inner.rehearse(self._walk, shapes)
         check = found.pop(0) if repeated.checks else None
         self.has_check = check is not None and not (goes_on(graph) or (check.is_known and bool(np.all(check.content))))
-        starts, self.given = self.given, [_given(value) for value in found]
+        elem_types = graph.elem_types[1:] if repeated.checks else graph.elem_types
+        starts, self.given = self.given, list(map(_given, found, elem_types))
         states = [start.joined(given) for start, given in zip(starts, self.given, strict=False)]
         self.is_open = not all(state.is_known for state in states)
         self.given[: len(states)] = states

@@ -121,7 +121,8 @@ class Node:
 class Subgraph:
     """A graph among the attributes of a node; `captured` are the outer values that it reads.
 
-    `has_objects` says whether an input or output is a sequence or another object.
+    `has_objects` says whether an input or output is a sequence or another object, `elem_types` what type of elements
+    is stated for each output, 0 where none is.
     """
 
     def __init__(self, proto: GraphProto) -> None:
@@ -129,6 +130,7 @@ class Subgraph:
         self.nodes = [Node(node) for node in proto.node]
         self.inputs = tuple(info.name for info in proto.input)
         self.outputs = tuple(info.name for info in proto.output)
+        self.elem_types = tuple(info.type.tensor_type.elem_type for info in proto.output)
         kinds = {info.type.WhichOneof("value") for info in (*proto.input, *proto.output)}
         self.has_objects = bool(kinds - {"tensor_type", None})
         own = {*self.inputs, *(tensor.name for tensor in proto.initializer)}

@@ -6,6 +6,7 @@ Nodes that nobody needs go, constants are computed, products of integers become 
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +61,9 @@ _CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}
 """Conditions, and trip counts of loops that carry sequences: others run however often they are told to."""
 
 
+_MOST_DECIDING = 16
+"""Elements of an input from whose content shapes follow."""
+
 _MOST_ROOTS = 64
 """Numbers on which the course of control flow may depend; beyond them it stays open."""
 
@@ -78,7 +82,13 @@ def find_deciding_inputs(source: OnnxModel, nodes: Sequence[Node]) -> frozenset[
         if not is_late and node.op_type not in ("Shape", "Size") and any(name in wanted for name in node.output):
             wanted.update(node.input)
     wanted |= _control_inputs(source, nodes)
-    return frozenset(port.name for port in source.inputs if port.name in wanted and port.dtype is not None)
+    return frozenset(port.name for port in source.inputs if port.name in wanted and _is_small(port))
+
+
+def _is_small(port: ModelPort) -> bool:
+    """Whether an input may decide: others are data, and what follows from them is data-dependent."""
+    dims = [dim for dim in port.shape or () if isinstance(dim, int)]
+    return port.dtype is not None and port.is_static and prod(dims) <= _MOST_DECIDING
 
 
 def _control_inputs(source: OnnxModel, nodes: Sequence[Node]) -> set[str]:

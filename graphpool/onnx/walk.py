@@ -18,6 +18,7 @@ from graphpool.errors import (
     explain,
 )
 from graphpool.runtime.model_form import Fallback, ModelForm
+from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .bounds import deep_nbytes, infer_types
@@ -200,7 +201,7 @@ class Walk:
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
             results = [Value(content=_measure(node, inputs[0].shape))]
         if results is None:
-            results = self._express(node, inputs)
+            results = self._express(node, inputs) or self._follow_sizes(node, inputs)
         if results is None:
             refusal = self._refusal  # says more than that of an op of ONNX's definition
             results = self._expand(path, node, inputs)
@@ -208,6 +209,19 @@ class Walk:
         if results is None:
             results = self._leave_to_host(node, inputs, captured)
         values.update((name, value) for name, value in zip(node.output, results, strict=False) if name)
+
+    def _follow_sizes(self, node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
+        """The outputs of a node that takes a few integers of the run as sizes: it is data-dependent; None for others.
+
+        In place of an op that ONNX defines by others nothing may come that only a run follows.
+        """
+        first, last = _SIZE_PORTS.get(node.op_type, (0, 0)) if node.domain in ("", "ai.onnx") else (0, 0)
+        late = [value for value in inputs[first:last] if value is not None and not value.is_known]
+        if self._is_expanding or not late or not all(map(_are_few_integers, late)):
+            return None
+        return self._data_dependent.add(
+            node, [self._data_dependent.sizes(value) if value in late else value for value in inputs], {}, self.scope
+        )
 
     def _compute_shapes(self, node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
         """What a node computes of sizes that may vary, if such arrays can hold it."""
@@ -416,6 +430,20 @@ _WAYS: dict[str, tuple[Way, ...]] = {
 
 _TELLING = 1
 """Of these the one whose refusal is told: that of a model of its own, which any course suits."""
+
+
+_SIZE_PORTS = {
+    "Resize": (3, 4), "Slice": (1, 3), "Expand": (1, 2), "Reshape": (1, 2), "ConstantOfShape": (0, 1), "Tile": (1, 2),
+    "Pad": (1, 2), "Split": (1, 2),
+}  # fmt: skip
+"""Op -> inputs that it takes as sizes: from one to before another."""
+
+_MOST_SIZES = 16
+
+
+def _are_few_integers(value: Value) -> bool:
+    """Whether a value of the run may be sizes."""
+    return value.is_plain and value.dtype in (DataType.S64, DataType.S32) and prod(value.shape) <= _MOST_SIZES
 
 
 def _is_sized(node: Node, inputs: Sequence[Value | None]) -> bool:

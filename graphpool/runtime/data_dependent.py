@@ -32,14 +32,21 @@ class DataDependentInput:
 class DataDependentPart(InnerModels):
     """Runs a model, which is compiled for any extents of its inputs.
 
-    Of its results nothing is known before; they are fresh arrays.
+    Of its results nothing is known before; they are fresh arrays. `places` says which of the function's tensors those
+    of all inputs one after another are.
     """
 
     kind = "data_dependent"
 
-    def __init__(self, inputs: Sequence[DataDependentInput], names: Sequence[str], make: Callable[..., Model]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[DataDependentInput],
+        places: Sequence[int],
+        names: Sequence[str],
+        make: Callable[..., Model],
+    ) -> None:
         super().__init__(make)
-        self._inputs, self._names = inputs, names
+        self._inputs, self._places, self._names = inputs, places, names
 
     @property
     def model(self) -> Model:
@@ -47,8 +54,8 @@ class DataDependentPart(InnerModels):
         return self.open_model()
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
-        """The results, for the tensors of all inputs one after another."""
-        given = iter(inputs)
+        """The results, for the function's tensors."""
+        given = iter([inputs[place] for place in self._places])
         arrays = {}
         for port in self._inputs:
             parts = [next(given) for _ in range(port.ntensors)]
@@ -64,7 +71,7 @@ class DataDependentPart(InnerModels):
 
     def _largest_shapes(self, shapes: Sequence[Any]) -> Mapping[str, Any] | None:
         """The largest shapes of all inputs; None if one is not known."""
-        given = iter(shapes)
+        given = iter([shapes[place] for place in self._places])
         found: dict[str, Any] = {}
         for port in self._inputs:
             parts = [next(given) for _ in range(port.ntensors)]

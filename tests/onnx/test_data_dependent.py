@@ -302,3 +302,89 @@ def test_a_range_whose_end_only_the_run_tells(number):
         with pytest.raises(gp.GraphpoolError, match="the_range"):
             model.run({"x": np.full((3, 3), np.nan, np.float32)} if number == TensorProto.FLOAT else {
                 "x": np.full((3, 3), 1e8, np.float32)})  # fmt: skip
+
+
+# ---- sizes that a run computes
+
+SIZES = {
+    "fill": (
+        [node("ConstantOfShape", ["k"], ["y"])],
+        lambda x, k: np.zeros(k, np.float32)),
+    "repeat": (
+        [node("Expand", ["share", "k"], ["y"])],
+        lambda x, k: np.full(k, 0.5, np.float32)),
+    "tile": (
+        [node("Concat", ["one", "k"], ["times"], axis=0), node("Tile", ["x", "times"], ["y"])],
+        lambda x, k: np.tile(x, (1, k))),
+    "slice, of negative bounds too": (
+        [node("Neg", ["k"], ["from"]), node("Slice", ["x", "from", "k", "zero"], ["y"])],
+        lambda x, k: x[-k:k]),
+    "pad, away too": (
+        [node("Sub", ["k", "five"], ["d"]), node("Concat", ["zero", "zero", "k", "d"], ["pads"], axis=0),
+         node("Pad", ["x", "pads"], ["y"])],
+        lambda x, k: np.pad(x, ((0, k), (0, max(k - 5, 0))))[:, : 4 + k - 5]),
+    "shape": (
+        [node("Expand", ["row", "k"], ["e"]), node("Concat", ["k", "all"], ["s"], axis=0),
+         node("Mul", ["k", "two"], ["kk"]), node("Expand", ["share", "kk"], ["h"]), node("Reshape", ["h", "s"], ["y"])],
+        lambda x, k: np.full((k, 2), 0.5, np.float32)),
+    "two of one number": (
+        [node("ConstantOfShape", ["k"], ["a"]), node("Range", ["start", "count", "step"], ["b"]),
+         node("Range", ["start", "count", "step"], ["c"]), node("Add", ["b", "c"], ["d"]),
+         node("Cast", ["d"], ["e"], to=1), node("Add", ["a", "e"], ["y"])],
+        lambda x, k: 2 * np.arange(k, dtype=np.float32)),
+}  # fmt: skip
+COUNTED = [
+    node("ReduceMax", ["x"], ["top"], keepdims=0),
+    node("Cast", ["top"], ["count"], to=TensorProto.INT64),
+    node("Reshape", ["count", "one"], ["k"]),
+    node("Sub", ["count", "count"], ["start"]),
+    node("Squeeze", ["one"], ["step"]),
+]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_a_run_computes(name):
+    nodes, expected = SIZES[name]
+    file = make(COUNTED + nodes, ["y"], {"x": (TensorProto.FLOAT, ["n", 4])}).SerializeToString()
+    with gp.onnx.load(file, fallback=False) as model:
+        for count in (3, 5, 9, 2, 1):
+            x = np.random.default_rng(count).random((7, 4), np.float32)
+            x[2, 1] = count + 0.5
+            np.testing.assert_array_equal(model.run({"x": x})["y"], expected(x, count))
+        before = data_dependent_of(model).stats().compilations
+        x[2, 1] = 8.5
+        np.testing.assert_array_equal(model.run({"x": x})["y"], expected(x, 8))
+        assert model.stats().compilations == 1
+        assert data_dependent_of(model).stats().compilations == before
+
+
+def test_large_inputs_make_no_forms_of_their_own():
+    nodes = [node("ReduceMax", ["lengths"], ["k"]), node("ConstantOfShape", ["k"], ["y"])]
+    ports = {"lengths": (TensorProto.INT64, ["batch"])}
+    with gp.onnx.load(make(nodes, ["y"], ports).SerializeToString(), fallback=False) as model:
+        for lengths in ([3, 7, 2], [8, 8, 1], [4, 5, 6]):
+            assert model.run({"lengths": np.array(lengths)})["y"].shape == (max(lengths),)
+        assert model.stats().compilations == 1
+
+
+def test_a_branch_of_data_dependent_results():
+    def graph(nodes, result):
+        return helper.make_graph(nodes, result, [], [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)])
+
+    found = graph([*FOUND, node("Identity", ["g"], ["a"])], "a")
+    whole = graph([node("Identity", ["x"], ["b"])], "b")
+    nodes = [
+        node("ReduceMax", ["x"], ["top"], keepdims=0),
+        node("Squeeze", ["row_of_one"], ["least"]),
+        node("Greater", ["top", "least"], ["is_large"]),
+        node("If", ["is_large"], ["c"], then_branch=found, else_branch=whole),
+        node("Neg", ["c"], ["y"]),
+    ]
+    file = make(nodes, ["y"])
+    file.graph.initializer.append(numpy_helper.from_array(np.array([10], np.float32), "row_of_one"))
+    with gp.onnx.load(file.SerializeToString(), fallback=False) as model:
+        for scale in (1, 100, 1, 50):
+            given = feeds(20, seed=scale)
+            given["x"] *= scale
+            want = given["x"] if scale == 1 else given["x"][given["mask"]]
+            np.testing.assert_array_equal(model.run(given)["y"], -want)

@@ -1,11 +1,13 @@
 """Interpolation: by our own op where that has the mode, else axis by axis.
 
 Every mode is separable. Along an axis, nearest elements are picked by Gather, and weighted sums of neighbours are a
-product with a matrix that is known (Keys, 1981, for the cubic weights).
+product with a matrix that is known (Keys, 1981, for the cubic weights); where sizes vary, elements are picked and
+weighted by fractions that the graph computes.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -242,7 +244,7 @@ def _is_half_pixel(axis: _Axis, options: _Options) -> bool:
     repeats = rounds or (options.coordinates, options.nearest_mode) == ("asymmetric", "floor")
     if repeats and axis.target % axis.size == 0:
         return True
-    if is_variable(axis.size) or is_variable(axis.target):
+    if _varies(axis):
         return False
     return np.array_equal(options.indices(axis), _Options(nearest_mode="round_prefer_ceil").indices(axis))
 
@@ -269,17 +271,19 @@ def _along_axes_nearest(n: NodeView, axes: Sequence[_Axis], options: _Options) -
 def _indices(n: NodeView, axis: _Axis, options: _Options) -> Value:
     """The nearest elements: computed where sizes may vary and integers do, else a table."""
     is_floor = axis.given is None and (options.coordinates, options.nearest_mode) == ("asymmetric", "floor")
-    if not is_floor or not (is_variable(axis.size) or is_variable(axis.target)):
+    if not is_floor or not _varies(axis):
         return n.builder.literal(options.indices(axis), DataType.S64)
-    size, target = (Value(content=shape_array([dim])) for dim in (axis.size, axis.target))
     places = n.cast(n.builder.positions(axis.target), DataType.S64)
-    return n.emit("Divide", n.emit("Multiply", places, size), target)
+    return n.emit("Divide", n.emit("Multiply", places, _count(axis.size)), _count(axis.target))
 
 
 def _along_axes_weighted(n: NodeView, axes: Sequence[_Axis], options: _Options) -> Value:
     value = n.cast(n[0], DataType.F32)
     outside = np.zeros((), bool)
     for axis in axes:
+        if _varies(axis) and _are_fractions(axis, options):
+            value = _weigh_neighbours(n, value, axis, options)
+            continue
         n.allow_table(options.matrix_nbytes(axis))
         value = _weigh(n, value, axis, options.matrix(axis))
         across = [-1 if k == axis.number else 1 for k in range(len(value.shape))]
@@ -287,6 +291,73 @@ def _along_axes_weighted(n: NodeView, axes: Sequence[_Axis], options: _Options) 
     if outside.any() and options.extrapolation_value:
         value = n.emit("Add", value, n.literal(outside * options.extrapolation_value, value))
     return n.cast(value, n[0].dtype)
+
+
+def _varies(axis: _Axis) -> bool:
+    return is_variable(axis.size) or is_variable(axis.target)
+
+
+def _are_fractions(axis: _Axis, options: _Options) -> bool:
+    """Whether places follow from integers, and weights from how far they lie behind an element."""
+    if axis.given is not None or options.exclude_outside or (options.antialias and axis.target < axis.size):
+        return False
+    return axis.target > 1 and options.coordinates in ("asymmetric", "align_corners", *_CENTRED)
+
+
+_CENTRED = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
+"""The same where the sizes alone are given, and the target is more than 1."""
+
+
+def _weigh_neighbours(n: NodeView, value: Value, axis: _Axis, options: _Options) -> Value:
+    """Weighted sums along an axis, for any sizes: each place is an element and a fraction of the way to the next."""
+    size, target = axis.size, axis.target
+    row = n.cast(n.builder.positions(target), DataType.S64)
+    if options.coordinates == "asymmetric":
+        above, below = n.emit("Multiply", row, _count(size)), target
+    elif options.coordinates == "align_corners":
+        above, below = n.emit("Multiply", row, _count(size - 1)), target - 1
+    else:  # ((2 row + 1) size - target) / (2 target), one element further to be positive
+        above = n.emit("Add", n.emit("Multiply", row, _count(2 * size)), _count(size + target))
+        below = 2 * target
+    shift = int(options.coordinates in _CENTRED)
+    element = n.emit("Divide", above, _count(below))
+    rest = n.emit("Subtract", above, n.emit("Multiply", element, _count(below)))
+    shape = (*[1] * axis.number, target, *[1] * (len(value.shape) - axis.number - 1))
+    [denominator] = n.emit_several("TypeCast", [DataType.F32], _count(below))
+    fraction = n.reshape(n.emit("Divide", n.cast(rest, DataType.F32), denominator), shape)
+    terms = []
+    for tap, weight in _neighbours(n, fraction, options):
+        place = n.emit("Maximum", n.emit("Add", element, _count(tap - shift)), _count(0))
+        place = n.emit("Minimum", place, _count(size - 1))
+        terms.append(n.emit("Multiply", n.emit("Gather", value, place, axis=axis.number), weight))
+    return reduce(lambda total, term: n.emit("Add", total, term), terms)
+
+
+def _count(number: int) -> Value:
+    """An integer that may vary, as a vector of one."""
+    return Value(content=shape_array([number]))
+
+
+def _neighbours(n: NodeView, t: Value, options: _Options) -> list[tuple[int, Value]]:
+    """Elements by distance from that in front of a place, and their weights at a fraction; as `_Options._kernel`."""
+    if options.mode == "linear":
+        return [(0, _polynomial(n, t, -1, 1)), (1, t)]
+    a = options.cubic_coeff_a
+    return [
+        (-1, _polynomial(n, t, a, -2 * a, a, 0)),
+        (0, _polynomial(n, t, a + 2, -(a + 3), 0, 1)),
+        (1, _polynomial(n, t, -(a + 2), 2 * a + 3, -a, 0)),
+        (2, _polynomial(n, t, -a, a, 0, 0)),
+    ]
+
+
+def _polynomial(n: NodeView, t: Value, *coefficients: float) -> Value:
+    """By Horner's rule, highest power first."""
+    value = n.literal(coefficients[0], t)
+    for number in coefficients[1:]:
+        value = n.emit("Multiply", t, value)
+        value = n.emit("Add", value, n.literal(number, t)) if number else value
+    return value
 
 
 def _weigh(n: NodeView, value: Value, axis: _Axis, matrix: _Array) -> Value:

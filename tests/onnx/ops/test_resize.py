@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
@@ -90,3 +91,29 @@ def test_half_pixels_for_the_nearest_element_as_opset_11_has_them(target):
     places = np.floor((np.arange(target) + 0.5) * 5 / target).astype(int)
     with gp.onnx.load(model, fallback=False) as loaded:
         np.testing.assert_array_equal(loaded.run({"x": x})["y"], x[:, :, places])
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
+def test_any_sizes_of_one_compilation(mode, coordinates):
+    resized = helper.make_node(
+        "Resize", ["x", "", "", "sizes"], ["y"], mode=mode, coordinate_transformation_mode=coordinates
+    )
+    nodes = [
+        helper.make_node("Shape", ["like"], ["to"], start=1),
+        helper.make_node("Concat", ["first", "to"], ["sizes"], axis=0),
+        resized,
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, 1, shape)
+        for name, shape in {"x": [1, 2, "h", "w"], "like": [1, "a", "b"], "y": None}.items()
+    ]
+    first = helper.make_tensor("first", 7, [2], [1, 2])
+    graph = helper.make_graph(nodes, "g", ports[:2], ports[2:], [first])
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    oracle = ReferenceEvaluator(file)
+    with gp.onnx.load(file.SerializeToString(), fallback=False) as model:
+        for size, target in (((4, 6), (7, 11)), ((5, 9), (3, 12)), ((12, 7), (6, 7)), ((9, 9), (30, 14))):
+            given = {"x": random_array((1, 2, *size)), "like": np.zeros((1, *target), np.float32)}
+            np.testing.assert_allclose(model.run(given)["y"], oracle.run(None, given)[0], atol=2e-5)
+        assert model.stats().compilations <= 2
