@@ -3,6 +3,7 @@
     support.py   which ops kernels compute
     lowering.py  CudaLowering: places and steps, as on the CPU, whose calls are launches; post-ops behind anchors
     attention.py attention as one launch
+    library.py   matrix products by cuBLASLt
     rules.py     how each kind becomes launches
     backend.py   CudaBackend: compile = lower, plan temporaries, link
     host.py      HostBackend: partitions that the host computes, with copies

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ...graph.partition import Partition
     from ...graph.pattern import Pattern
     from ...graph.spelling import Spelling
+    from ...runtime.cuda.cublas_lt import CublasLt
     from ...runtime.cuda.gpu_partition import GpuPartition
     from ...runtime.scheduling import ScheduleOptions
     from ...schedule import Schedule
@@ -88,12 +89,12 @@ class CudaBackend:
 
         options = parse_options(schedule, streams)
         sources, targets = settle_ports(partition, inputs, outputs)
-        lowering = lower(partition.ops, sources, targets)
+        device = engine.device
+        lowering = lower(partition.ops, sources, targets, device.products())
         chosen = _schedule(lowering, len(sources), len(targets), options)
         temporaries = find_temporaries(lowering.steps, chosen, engine.planner)
         places, arena_nbytes = temporaries.plan()
-        device = engine.device
-        launches = _link(lowering.steps, temporaries.offsets(places), device.function)
+        launches = _link(lowering.steps, temporaries.offsets(places), device.ready)
         return GpuPartition(
             partition,
             sources,
@@ -122,8 +123,13 @@ def settle_ports(
     return sources, targets
 
 
-def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]) -> CudaLowering:
-    """The steps of a partition."""
+def lower(
+    ops: Sequence[Op],
+    inputs: Sequence[LogicalTensor],
+    outputs: Sequence[LogicalTensor],
+    products: CublasLt | None = None,
+) -> CudaLowering:
+    """The steps of a partition; `products` computes the products that it can."""
     results = {tensor.id for tensor in outputs}
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
@@ -131,6 +137,7 @@ def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[
         ops = rewrite(ops, shapes, results)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
     lowering = CudaLowering(inputs, outputs, shapes, dtypes)
+    lowering.products = products
     for group in make_groups(ops, shapes, results, attentions=has_kernel):
         lowering.op_id = group.first.id
         lower_group(lowering, group)
@@ -159,8 +166,8 @@ def _replace_spelt(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], output
     return [new.op for new in respell(GraphView(ops), spellings, shapes, supports, outputs)] if spellings else list(ops)
 
 
-def _link(steps: Sequence[Step], offsets: Mapping[Buffer, int], function: Any) -> list[Any]:
-    """Launches, whose kernels `function` makes ready, with (base, offset in bytes) for each address."""
+def _link(steps: Sequence[Step], offsets: Mapping[Buffer, int], ready: Any) -> list[Any]:
+    """Launches, whose calls `ready` makes so, with (base, offset in bytes) for each address."""
     from ...runtime.cuda.launches import Launch
 
     launches = []
@@ -170,5 +177,5 @@ def _link(steps: Sequence[Step], offsets: Mapping[Buffer, int], function: Any) -
             buffer = value.buffer.whole
             start = offsets[buffer] if buffer.base == ARENA else buffer.offset
             args.append((buffer.base, start + value.dtype.nbytes(value.offset)))
-        launches.append(Launch(step.call, function(step.call.kernel), tuple(args)))  # type: ignore[arg-type]
+        launches.append(Launch(ready(step.call), tuple(args)))
     return launches

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..._kernels.cuda.source import CudaCall
     from ..._kernels.eltwise.eltwise import EltwiseBuilder, Program
     from ...graph.op import Op
+    from ...runtime.cuda.cublas_lt import CublasLt, LibraryProduct
     from ..cpu.lower.values import Value
     from ..cpu.match.groups import AnchorGroup
 
@@ -29,9 +30,11 @@ __all__ = ["CudaLowering", "Tail", "as_float", "lower_elementwise", "split_axis"
 class CudaLowering(Lowering):
     """A lowering whose kernel calls are launches; types are those that kernels read and write."""
 
+    products: CublasLt | None = None
+
     def launch(
         self,
-        call: CudaCall,
+        call: CudaCall | LibraryProduct,
         args: Sequence[Value],
         name: str | None = None,
         *,
@@ -91,6 +94,8 @@ class Tail:
     bias : Value, optional
     axis : int, optional
         Of the result, along which the bias lies; None for numpy broadcasting.
+    sums : Value, optional
+        Where the accumulators lie, dense, if no kernel hands them over.
 
     Attributes
     ----------
@@ -101,10 +106,18 @@ class Tail:
     """
 
     def __init__(
-        self, lowering: CudaLowering, group: AnchorGroup, bias: Value | None = None, axis: int | None = None
+        self,
+        lowering: CudaLowering,
+        group: AnchorGroup,
+        bias: Value | None = None,
+        axis: int | None = None,
+        *,
+        sums: Value | None = None,
     ) -> None:
-        self._lowering, self._group = lowering, group
-        region = Region(lowering, lowering.shapes[group.result], accumulator=group.reached())
+        self._lowering, self._group, shape = lowering, group, lowering.shapes[group.result]
+        region = Region(lowering, shape, accumulator=group.reached() if sums is None else None)
+        if sums is not None:
+            region.put(group.reached(), region.load(sums.reshaped(shape)))
         if bias is not None:
             added = region.load(bias) if axis is None else region.load_along(bias, axis)
             region.put(group.reached(), region.binary("add", region.get(group.reached()), added))
@@ -114,7 +127,7 @@ class Tail:
         self.program: Program = region.builder.program()
         self.args: list[Value] = [place, *region.operands]
 
-    def emit(self, call: CudaCall, args: Sequence[Value]) -> None:
+    def emit(self, call: CudaCall, args: Sequence[Value] = ()) -> None:
         """Emit the anchor's kernel, whose own arguments are `args`."""
         name = region_name(self._group.ops) if self._group.ops else None
         self._lowering.launch(call, [*args, *self.args], name)

@@ -19,6 +19,7 @@ from ..cpu.products.matmul_problem import Product
 from ..cpu.support import RULES as CPU_RULES
 from ..cpu.support import has_no_axes_input, register_of_type
 from .attention import lower_attention
+from .library import lower_by_library
 from .lowering import Tail, as_float, lower_elementwise, split_axis
 from .support import MOST_BEST, RULES, has_rule, has_windows, rule
 
@@ -64,7 +65,10 @@ def lower_matmul(lowering: CudaLowering, group: AnchorGroup) -> None:
     """A batch of products."""
     op = group.anchor
     a, b = (as_float(lowering, tensor.id) for tensor in op.inputs[:2])
-    product, tail = Product.of(op, a, b), Tail(lowering, group, _bias(lowering, op))
+    product = Product.of(op, a, b)
+    if lower_by_library(lowering, group, product):
+        return
+    tail = Tail(lowering, group, _bias(lowering, op))
     operands = _operand(a, product.a_strides), _operand(b, product.b_strides)
     call = matmul(product.batch, product.m, product.n, product.k, *operands, tail.program)
     tail.emit(call, [a, b])

@@ -15,13 +15,15 @@ from graphpool.typing import LayoutType, parse_nbytes
 
 from .._tensor import check_array, pack
 from ..allowed_memory import MemoryLimit
+from .cublas_lt import CublasLt, LibraryProduct
 from .gpu_form import GPU_PARTS
 from .gpu_queue import GpuQueue
+from .launches import KernelLaunch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphpool._kernels.cuda.source import CudaKernel
+    from graphpool._kernels.cuda.source import CudaCall
     from graphpool.graph import LogicalTensor
 
     from .._tensor import Tensor
@@ -68,6 +70,8 @@ class GpuDevice(Locked):
         self._own: CudaResource | None = None
         self._staging: HostStaging | None = None
         self._stream = 0
+        self._products: CublasLt | None = None
+        self._has_looked = False
 
     def parse_limit(self, value: int | str | None) -> MemoryLimit:
         """Shares are of the device's memory; ``auto`` is most of what is free."""
@@ -92,11 +96,20 @@ class GpuDevice(Locked):
         """A CUDA stream, the user's or a new one."""
         return GpuQueue(self.cuda, engine.resource, native)
 
-    def function(self, kernel: CudaKernel) -> Any:
-        """A kernel, ready to be launched on this device."""
+    def ready(self, call: CudaCall | LibraryProduct) -> KernelLaunch | LibraryProduct:
+        """A call that can be given to streams of this device."""
         from .modules import find_function
 
-        return find_function(self.cuda, kernel)
+        if isinstance(call, LibraryProduct):
+            return call
+        return KernelLaunch(call, find_function(self.cuda, call.kernel))
+
+    def products(self) -> CublasLt | None:
+        """The library of matrix products, if there is one for this device."""
+        with self._lock:
+            if not self._has_looked:
+                self._products, self._has_looked = CublasLt.find(self.cuda), True
+            return self._products
 
     # ---- tensors
 
@@ -225,6 +238,7 @@ class GpuDevice(Locked):
             if self._stream:
                 self.cuda.destroy_stream(self._stream)
                 self._stream = 0
+            self._products = None
             if self._own is not None:
                 self._own.close()
 

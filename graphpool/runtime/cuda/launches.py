@@ -16,15 +16,33 @@ if TYPE_CHECKING:
     from graphpool.memory.cuda import CudaDevice
     from graphpool.schedule import Schedule
 
-__all__ = ["Launch", "LaunchList"]
+    from .cublas_lt import LibraryProduct
+
+__all__ = ["KernelLaunch", "Launch", "LaunchList"]
+
+
+class KernelLaunch:
+    """A call of a kernel, whose function is loaded."""
+
+    def __init__(self, call: CudaCall, function: Any) -> None:
+        self._call, self._function = call, function
+        self._params = ctypes.create_string_buffer(call.params, len(call.params))
+
+    def launch(self, stream: int, addresses: Sequence[int]) -> None:
+        """Give it to a stream; the device's context is current."""
+        count = len(addresses)
+        values = (ctypes.c_uint64 * count)(*addresses)
+        start = ctypes.addressof(values)
+        places = [start + 8 * k for k in range(count)]
+        pointers = (ctypes.c_uint64 * (count + 1))(*places, ctypes.addressof(self._params))
+        launch(stream, self._function, self._call.ntasks, self._call.threads, ctypes.addressof(pointers))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel, and (base, offset in bytes) for each address that it takes; base 0 is the arena, 1 the literals."""
+    """A call, and (base, offset in bytes) for each address that it takes; base 0 is the arena, 1 the literals."""
 
-    call: CudaCall
-    function: Any
+    call: KernelLaunch | LibraryProduct
     args: tuple[tuple[int, int], ...]
 
 
@@ -53,7 +71,6 @@ class LaunchList:
         self._device, self.launches, self.arena_nbytes = device, tuple(launches), arena_nbytes
         self.schedule = schedule
         self._order = range(len(self.launches)) if schedule is None else schedule.order
-        self._params = [ctypes.create_string_buffer(one.call.params, len(one.call.params)) for one in self.launches]
 
     def run(self, stream: int, bases: Sequence[int]) -> None:
         """Give all launches to one stream.
@@ -71,13 +88,8 @@ class LaunchList:
 
     def launch(self, number: int, stream: int, bases: Sequence[int]) -> None:
         """Give one launch to a stream; the device's context is current."""
-        one, params = self.launches[number], self._params[number]
-        count = len(one.args)
-        values = (ctypes.c_uint64 * count)(*[bases[base] + offset for base, offset in one.args])
-        start = ctypes.addressof(values)
-        places = [start + 8 * k for k in range(count)]
-        pointers = (ctypes.c_uint64 * (count + 1))(*places, ctypes.addressof(params))
-        launch(stream, one.function, one.call.ntasks, one.call.threads, ctypes.addressof(pointers))
+        one = self.launches[number]
+        one.call.launch(stream, [bases[base] + offset for base, offset in one.args])
 
     def __len__(self) -> int:
         return len(self.launches)
