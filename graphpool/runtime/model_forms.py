@@ -269,7 +269,10 @@ class ModelForms(ModelRun):
         """
         most_nbytes = None if self.declared is None else self.declared.most_run_nbytes
         if most_nbytes is not None:
-            excess = self.cache.held + max(self._arenas.current().nbytes, arena_nbytes) + nbytes - most_nbytes
+            kept_nbytes = self.cache.held + max(self._arenas.current().nbytes, arena_nbytes) + self._results.held
+            excess = kept_nbytes + nbytes - most_nbytes
+            if excess > 0:
+                excess -= self._results.reclaim(excess)
             if excess > 0 and self.cache.reclaim(excess) < excess:
                 self._arenas.shrink(arena_nbytes)
 

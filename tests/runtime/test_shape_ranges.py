@@ -99,6 +99,19 @@ def test_runs_of_all_shapes_stay_below_the_largest_peak(engine, name):
         assert engine.budget.peak == worst
 
 
+def test_memory_of_results_makes_room_too(engine):
+    """A result that is less than half as large as one before leaves that one's memory idle."""
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    sizes = {"n": (1, 400)}
+    case = DynamicModel((node,), {"x": ("f", "n", 8)}, {"y": 2}, {"w": np.ones((8, 512), np.float32)}, sizes)
+    rng = np.random.default_rng(0)
+    with case.load(engine, shapes=sizes) as model:
+        worst = model.predict_peak()
+        for rows in (400, 150, 390, 199, 380, 10, 398, 195):
+            model.run(case.arrays({"n": rows}, rng))
+            assert engine.budget.peak <= worst
+
+
 def test_every_arena_of_a_form_is_the_same():
     case, rng = MODELS["mlp"], np.random.default_rng(0)
     with gp.Engine("cpu", threads=1) as engine, case.load(engine, shapes={"n": (100, 300)}) as model:
