@@ -112,10 +112,12 @@ class VariableForms(Generic[Form]):
         if self._dims is None:
             self.compilations += 1
             return compile_form(shapes, deciding, None)
-        numbers = numbers_in(deciding)
-        others = [array for name, array in deciding.items() if Content(name) not in numbers]
-        contents = key, *((array.shape, array.tobytes()) for array in others)
-        sizes: dict[Any, Any] = {**shapes, **numbers}
+        contents: tuple[Any, ...] = (key,)
+        sizes: Mapping[Any, Any] = shapes
+        if deciding:
+            numbers = numbers_in(deciding)
+            others = [array for name, array in deciding.items() if Content(name) not in numbers]
+            contents, sizes = (key, *((array.shape, array.tobytes()) for array in others)), {**shapes, **numbers}
         found = self._resized(sizes, contents, exactly)
         if found is not None:
             return found
