@@ -12,6 +12,7 @@ from graphpool.errors import InvalidShapeError, StateError, explain
 from graphpool.typing import dense_strides
 
 from .model_step import is_plain
+from .variable_form import SizeName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,17 +130,20 @@ class HeldStates:
     @property
     def dims(self) -> dict[Any, Any]:
         """Of `shapes`: equal names are one size, as with inputs."""
-        named = ([d if d is None or isinstance(d, int) else ("capacity", d) for d in s.dims] for s in self.states)
-        return {("capacity", s.input): tuple(dims) for s, dims in zip(self.states, named, strict=True)}
+        named = (
+            [d if d is None or isinstance(d, int) else SizeName("capacity", d) for d in s.dims] for s in self.states
+        )
+        return {SizeName("capacity", s.input): tuple(dims) for s, dims in zip(self.states, named, strict=True)}
 
     @property
     def shapes(self) -> dict[Any, tuple[int, ...]]:
         """The capacities by names that no input has."""
-        return {("capacity", state.input): state.capacity for state in self.states}
+        return {SizeName("capacity", state.input): state.capacity for state in self.states}
 
     def sized(self, shapes: Mapping[Any, Any]) -> HeldStates:
         """The states with capacities of these `shapes`, in which sizes may vary."""
-        return HeldStates(tuple([replace(state, capacity=shapes["capacity", state.input]) for state in self.states]))
+        sized = [replace(state, capacity=shapes[SizeName("capacity", state.input)]) for state in self.states]
+        return HeldStates(tuple(sized))
 
     def place(self, form: ModelForm, tensors: Mapping[int, LogicalTensor]) -> dict[int, LogicalTensor]:
         """The tensors of a form, those of states with the strides that they have where they stay.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphpool._size_bounds import SizeBounds
 from graphpool._size_program import SizeProgram
@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from .primitive import Buffers
     from .scheduling import ScheduleOptions
 
-__all__ = ["Symbols", "VariableForm"]
+__all__ = ["SizeName", "Symbols", "VariableForm"]
+
+
+class SizeName(NamedTuple):
+    """Stands among the names of inputs for what else varies: the "content" of an input, the "capacity" of a state."""
+
+    what: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.what} of {self.name}"
 
 
 class Symbols:
@@ -65,7 +75,7 @@ class Symbols:
                     continue
                 key = (name, axis) if dim is None else (dim, ~size)
                 if key not in found:
-                    found[key] = trace.symbol(size, f"{name}[{axis}]" if dim is None else dim), []
+                    found[key] = trace.symbol(size, f"{name}[{axis}]" if dim is None else str(dim)), []
                     self.places.append(found[key][1])
                 found[key][1].append((name, axis))
                 sizes.append(found[key][0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -14,14 +14,14 @@ from graphpool.errors import OutOfMemoryError
 from graphpool.log import compile_log
 
 from .resizable_form import ResizableForm
-from .variable_form import Symbols, VariableForm
+from .variable_form import SizeName, Symbols, VariableForm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from .engine import Engine
 
-__all__ = ["Content", "VariableForms", "numbers_in", "symbols_of"]
+__all__ = ["VariableForms", "numbers_in", "symbols_of"]
 
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -32,19 +32,10 @@ _MOST_NUMBERS = 64
 """Elements of a deciding content that are sizes; larger ones are data."""
 
 
-class Content(NamedTuple):
-    """Stands among the names of shapes for the numbers that an input holds, which are sizes too."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"content of {self.name}"
-
-
-def numbers_in(deciding: Mapping[str, Any]) -> dict[Content, tuple[int, ...]]:
+def numbers_in(deciding: Mapping[str, Any]) -> dict[SizeName, tuple[int, ...]]:
     """The contents that are sizes, in a row."""
     return {
-        Content(name): tuple(array.reshape(-1).tolist())
+        SizeName("content", name): tuple(array.reshape(-1).tolist())
         for name, array in deciding.items()
         if array.dtype in (np.int64, np.int32) and array.size <= _MOST_NUMBERS
     }
@@ -116,7 +107,7 @@ class VariableForms(Generic[Form]):
         sizes: Mapping[Any, Any] = shapes
         if deciding:
             numbers = numbers_in(deciding)
-            others = [array for name, array in deciding.items() if Content(name) not in numbers]
+            others = [array for name, array in deciding.items() if SizeName("content", name) not in numbers]
             contents, sizes = (key, *((array.shape, array.tobytes()) for array in others)), {**shapes, **numbers}
         found = self._resized(sizes, contents, exactly)
         if found is not None:

@@ -10,8 +10,8 @@ import numpy as np
 from graphpool._sizes import Trace
 from graphpool.errors import GraphpoolError
 from graphpool.runtime.executable import Executable
-from graphpool.runtime.variable_form import VariableForm
-from graphpool.runtime.variable_forms import Content, numbers_in, symbols_of
+from graphpool.runtime.variable_form import SizeName, VariableForm
+from graphpool.runtime.variable_forms import numbers_in, symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -41,7 +41,7 @@ class Comparison:
 
     def _compile(self, shapes: Any) -> tuple[Executable, VariableForm]:
         """For sizes that vary, and are these now."""
-        trace, plain = Trace(), {name: shape for name, shape in shapes.items() if not isinstance(name, Content)}
+        trace, plain = Trace(), {name: shape for name, shape in shapes.items() if not isinstance(name, SizeName)}
         symbols, sized, contents = symbols_of(self._dims, plain, self._contents(shapes), trace)
         variable = VariableForm(trace, symbols, self._engine)
         return Executable(self._specialise(sized, contents), self._engine, variable=variable), variable
@@ -49,7 +49,7 @@ class Comparison:
     def _contents(self, shapes: Any) -> dict[str, Any]:
         """The deciding contents that stand among shapes."""
         return {
-            name: np.array(shapes.get(Content(name), array.reshape(-1)), array.dtype).reshape(array.shape)
+            name: np.array(shapes.get(SizeName("content", name), array.reshape(-1)), array.dtype).reshape(array.shape)
             for name, array in self._deciding.items()
         }
 
