@@ -6,7 +6,6 @@ import fcntl
 import os
 import stat
 import threading
-import uuid
 import warnings
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -221,7 +220,7 @@ class PackedStore:
 
     def _write_file(self, name: str, nbytes: int, write: Callable[[int], None]) -> None:
         """A file of so many bytes, which a call writes to a descriptor."""
-        temporary = self.path / f"{uuid.uuid4().hex}.writing"
+        temporary = self.path / f"{os.urandom(16).hex()}.writing"
         descriptor = self._reserve(temporary, nbytes)
         try:
             write(descriptor)

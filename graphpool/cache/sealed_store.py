@@ -14,7 +14,6 @@ import json
 import mmap
 import os
 import threading
-import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -90,7 +89,7 @@ class SealedStore:
         Raises `OutOfMemoryError` where the system has no memory for them, `UnsupportedError` where it has no sealed
         memory; then nothing is left.
         """
-        id = uuid.uuid4().hex
+        id = os.urandom(16).hex()
         try:
             descriptor = os.memfd_create(f"graphpool-{id}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except (AttributeError, OSError) as error:

@@ -21,11 +21,18 @@
 Nothing here runs or allocates anything.
 """
 
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
 from .backend import Backend, backends_for, register_backend
-from .graph import Graph
 from .logical_tensor import LogicalTensor
-from .op import Op
-from .partition import Partition
-from .pattern import Pattern
+
+if TYPE_CHECKING:
+    from .graph import Graph
+    from .op import Op
+    from .partition import Partition
+    from .pattern import Pattern
+
+__getattr__ = lazy_names(__name__, {"Graph": "graph", "Op": "op", "Partition": "partition", "Pattern": "pattern"})
 
 __all__ = ["Backend", "Graph", "LogicalTensor", "Op", "Partition", "Pattern", "backends_for", "register_backend"]

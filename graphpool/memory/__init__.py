@@ -21,6 +21,9 @@
 A lease is the only right to an arena. The package knows nothing of graphs, caches or kernels.
 """
 
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
 from ._arena import ArenaPool
 from ._budget import Budget
 from ._host import CONSTANTS_TRACE_DOMAIN, TRACE_DOMAIN, HostResource
@@ -33,13 +36,17 @@ from .adaptors import (
     StatisticsResource,
     TrackingResource,
 )
-from .group import MemoryGroup, TensorAllocator
 from .lifetime import BlobLifetimeManager, OffsetLifetimeManager
 from .managers import MemoryManagerCached, MemoryManagerOnDemand, PoolManager
 from .plan_check import check_plan
 from .planner import BufferInfo, MemoryPlan, plan, read_csv, write_csv
-from .snapshot import SnapshotResource
 from .user_planner import Planner
+
+if TYPE_CHECKING:
+    from .group import MemoryGroup, TensorAllocator
+    from .snapshot import SnapshotResource
+
+__getattr__ = lazy_names(__name__, {"MemoryGroup": "group", "SnapshotResource": "snapshot", "TensorAllocator": "group"})
 
 __all__ = [
     "CONSTANTS_TRACE_DOMAIN",

@@ -73,17 +73,32 @@
 What an execution changes lives in its arena; everything else may be used by any number of threads.
 """
 
-from ._compiled import CompiledPartition
-from ._program import Program
-from ._stream import Event, Stream
-from ._tensor import Tensor
-from .constant_part import ExecuteOptions
-from .dynamic_partition import DynamicPartition
-from .engine import Engine
-from .model import Model
-from .session import Session
-from .shared_model import SharedModel, share
-from .tensor_file import load_tensor, save_tensor
+from typing import TYPE_CHECKING
+
+from .._collection import collection_paused, settle_objects
+from .._lazy import lazy_names
+
+with collection_paused():  # what modules hold stays
+    from ._compiled import CompiledPartition
+    from ._program import Program
+    from ._stream import Event, Stream
+    from ._tensor import Tensor
+    from .constant_part import ExecuteOptions
+    from .engine import Engine
+    from .model import Model
+    from .session import Session
+    from .shared_model import SharedModel, share
+
+    settle_objects()
+
+if TYPE_CHECKING:
+    from .dynamic_partition import DynamicPartition
+    from .tensor_file import load_tensor, save_tensor
+
+__getattr__ = lazy_names(
+    __name__,
+    {"DynamicPartition": "dynamic_partition", "load_tensor": "tensor_file", "save_tensor": "tensor_file"},
+)
 
 __all__ = [
     "CompiledPartition",

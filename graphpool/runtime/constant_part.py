@@ -12,6 +12,7 @@ from graphpool._version import __version__
 from graphpool.cache import ConstantBuffer, LruCache, fingerprint
 from graphpool.cache.identity import Fingerprint, QuickFingerprint, digest_of, quick_fingerprint
 from graphpool.errors import InvalidArgumentError, explain
+from graphpool.fork import cached_property
 from graphpool.mapped_file import MappedFile, ReadMapping
 from graphpool.typing import DataType
 
@@ -73,7 +74,7 @@ class ConstantPart:
         """Instruction set of the kernels that make it."""
         return self.program.calls[-1].kernel.isa
 
-    @property
+    @cached_property
     def layout(self) -> str:
         """The key as a name for files, which holds for one version of graphpool."""
         return f"{__version__}:{digest_of(repr(self.key).encode()).hex()}"
@@ -222,20 +223,24 @@ def file_of(weight: Any) -> mmap.mmap | None:
 def _mapping_of(array: Any) -> mmap.mmap | None:
     """The file or memory in which an array lies, if it is mapped for reading only."""
     base = memory_of(array)
-    while isinstance(base, _VIEWS):
-        base = base.base if isinstance(base, np.ndarray) else _owner_of(base)
-    if not isinstance(base, mmap.mmap):
-        return None
-    with memoryview(base) as view:
-        return base if view.readonly else None
-
-
-_VIEWS = np.ndarray, memoryview, ConstantBuffer
-"""What may lie in memory of another object."""
-
-
-def _owner_of(base: memoryview | ConstantBuffer) -> Any:
-    return base.obj if isinstance(base, memoryview) else base.owner
+    while base is not None:
+        kind = type(base)
+        if kind is np.ndarray:
+            base = base.base
+        elif kind is memoryview:
+            base = base.obj
+        elif kind is ConstantBuffer:
+            base = base.owner
+        elif isinstance(base, np.ndarray):
+            base = base.base
+        elif isinstance(base, MappedFile):
+            return base
+        elif isinstance(base, mmap.mmap):
+            with memoryview(base) as view:
+                return base if view.readonly else None
+        else:
+            return None
+    return None
 
 
 def content_of(tensor: Tensor) -> Any:

@@ -22,7 +22,6 @@ from .engine_constants import EngineConstants
 from .engine_models import EngineModels
 from .engine_primitives import EnginePrimitives
 from .memory_queue import MemoryQueue
-from .process_report import report_process
 from .shared_arenas import SharedArenas
 from .threads import available_threads
 
@@ -186,6 +185,8 @@ class Engine(Locked):
         holdings = self.budget.holdings()
         holdings["constants"] -= self.constants.mapped_nbytes  # resident as mapped files
         blocks = self.device.host_blocks([*self.budget.blocks(), *getattr(self.source.upstream, "blocks", list)()])
+        from .process_report import report_process
+
         return report_process(holdings, blocks, not self._has_own_allocator)
 
     @property

@@ -26,7 +26,6 @@ from graphpool._kernels.core.call import KernelCall
 from graphpool._kernels.core.records import record
 from graphpool._sizes import Real, Size, Trace
 from graphpool.graph.logical_tensor import LogicalTensor, checked_tensor
-from graphpool.graph.partition import Partition
 
 from ._compiled import CompiledPartition
 from .model_form import ModelForm
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphpool._size_program import SizeValues
+    from graphpool.graph.partition import Partition
 
     from .constant_part import ConstantPart
     from .engine import Engine
@@ -314,9 +314,9 @@ class _Writer(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         """A name for what the reader has."""
-        if type(obj) in (Partition, Deferred):
-            return self._numbers.get(id(obj))
-        return "engine" if obj is self._engine and obj is not None else None
+        if obj is self._engine and obj is not None:
+            return "engine"
+        return self._numbers.get(id(obj))
 
     def reducer_override(self, obj: Any) -> Any:
         """How an object of a known class is written; raises `UnwritableError` for others."""

@@ -16,7 +16,6 @@ from .heap import trim_heap
 from .model_forms import ModelForms
 from .model_memory import Ranked
 from .model_port import check_is_mapping, describe_port
-from .request_batches import Padding, run_side_by_side
 from .scheduling import parse_options
 from .session import Session
 from .session_states import find_states
@@ -232,6 +231,8 @@ class Model(Ranked):
         Threads: safe. Each request that runs has an arena of its own; where the engine's limit has no room for
         another, it waits. With a mask all requests are checked before anything runs.
         """
+        from .request_batches import Padding, run_side_by_side
+
         jobs = list(requests)
         for job in jobs:
             check_is_mapping("requests: each of them", job, "names of inputs as keys, and arrays for them")

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass, replace
 
 from .. import config
 from ..errors import InvalidArgumentError, explain
-from ..schedule import (
-    Schedule,
-    asap,
-    auto,
-    fold,
-    ios,
-    list_schedule,
-    nimble,
-    sequential,
-    wavefront,
-)
-from ..schedule.simulation import least_makespan
 from ._streams import MAX_STREAMS
 from .costs import program_key, stage_latencies, step_costs
 from .machine import EVENT_COST_S, MEMORY_BANDWIDTH
-from .stage_model import StageModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..schedule import DependencyGraph
+    from ..schedule import DependencyGraph, Schedule
 
 __all__ = [
     "POLICIES",
@@ -57,14 +44,22 @@ MOST_SIMULATED, MOST_ABREAST = 2048, 64
 """Steps of a program that `auto` places on streams, and how many of them, beyond 256 in all, may be equally far from
 the beginning or the end: what it asks of policies and of the memory plan grows with the product."""
 
-_BY_NAME: dict[str, Callable[[DependencyGraph, int], Schedule]] = {
-    "sequential": lambda graph, streams: sequential(graph),
-    "wavefront": lambda graph, streams: fold(wavefront(graph), streams),
-    "asap": lambda graph, streams: fold(asap(graph, graph.costs), streams),
-    "nimble": lambda graph, streams: fold(nimble(graph), streams),
-    "list": list_schedule,
-}
-"""Policies that look at nodes one by one; `ios` needs to know what stages take too."""
+
+@cache
+def _by_name() -> dict[str, Callable[[DependencyGraph, int], Schedule]]:
+    """Policies that look at nodes one by one; `ios` needs to know what stages take too.
+
+    They are imported where something is scheduled: programs that were stored have their schedules.
+    """
+    from ..schedule import asap, fold, list_schedule, nimble, sequential, wavefront
+
+    return {
+        "sequential": lambda graph, streams: sequential(graph),
+        "wavefront": lambda graph, streams: fold(wavefront(graph), streams),
+        "asap": lambda graph, streams: fold(asap(graph, graph.costs), streams),
+        "nimble": lambda graph, streams: fold(nimble(graph), streams),
+        "list": list_schedule,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +132,15 @@ def make_schedule(
 
     With ``auto`` it is on one stream unless the simulation promises a gain, or measurements show one.
     """
+    from ..schedule import auto, ios, sequential
+    from ..schedule.simulation import least_makespan
+    from .stage_model import StageModel
+
     streams = options.streams_on(threads)
     if streams == 1 or len(graph) < 2 or (options.policy == "auto" and _is_large(graph)):
         return sequential(graph)
     latency = StageModel(graph.costs, speedups, signatures, threads, traffic if any(traffic) else ())
-    policies = _BY_NAME | {"ios": partial(ios, latency=latency, merge=merge, max_states=MAX_STATES)}
+    policies = _by_name() | {"ios": partial(ios, latency=latency, merge=merge, max_states=MAX_STATES)}
     if options.policy != "auto":
         return policies[options.policy](graph, streams)
     measured = _measured(signature, streams, threads)

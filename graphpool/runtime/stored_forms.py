@@ -73,18 +73,18 @@ def context_of(engine: Engine, options: ScheduleOptions, weights: str) -> str | 
 @cache
 def _build() -> tuple[str, str]:
     """The version, and a name for the files of the package: a checkout changes without its version."""
-    root = str(Path(__file__).parent.parent)
-    found = []
-    folders = [root]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
+    folders, found = [str(Path(__file__).parent.parent)], []
+    for folder in folders:  # which grows meanwhile
+        with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.endswith((".py", ".so")):
+                name = entry.name
+                if name.endswith((".py", ".so")):
                     about = entry.stat()
-                    found.append((entry.path[len(root) :], about.st_size, about.st_mtime_ns))
-                elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+                    found.append((name, about.st_size, about.st_mtime_ns))
+                elif "." not in name and name != "__pycache__" and entry.is_dir():
                     folders.append(entry.path)
-    return __version__, digest_of(repr(sorted(found)).encode()).hex()
+    found.sort()
+    return __version__, digest_of(repr(found).encode()).hex()
 
 
 class FormRequest(NamedTuple):

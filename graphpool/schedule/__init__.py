@@ -14,13 +14,23 @@
 Everything is a pure function over numbers: no streams, threads or memory are touched here.
 """
 
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
 from .graph import DependencyGraph
 from .instructions import AddEvent, Run, SetStream, StreamBarrier, WaitEvent
 from .ordering import verify
-from .policies import asap, auto, fold, ios, list_schedule, nimble, sequential, wavefront
 from .replay import Streams, replay
 from .schedule import Schedule
-from .simulation import Simulation, simulate
+
+if TYPE_CHECKING:
+    from .policies import asap, auto, fold, ios, list_schedule, nimble, sequential, wavefront
+    from .simulation import Simulation, simulate
+
+_POLICIES = "asap", "auto", "fold", "ios", "list_schedule", "nimble", "sequential", "wavefront"
+__getattr__ = lazy_names(
+    __name__, dict.fromkeys(_POLICIES, "policies") | {"Simulation": "simulation", "simulate": "simulation"}
+)
 
 __all__ = [
     "AddEvent",

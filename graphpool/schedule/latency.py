@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,6 +70,8 @@ class LatencyCache:
         What other processes have saved there in the meantime stays, as far as it fits the capacity. Raises
         `InvalidArgumentError` where the cache was made without a path.
         """
+        import tempfile  # which brings in ten modules more
+
         if self.path is None:
             raise InvalidArgumentError(explain("this latency cache has no file", hint="give it a path"), path=None)
         others = _load(self.path, self.machine)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEAVES = {
-    "_atomic", "_backend_loader", "_collection", "_dataclasses", "_finalizing", "_size_bounds", "_size_program",
-    "_size_records", "_sizes", "_unraisable", "_version", "config", "drawing", "errors", "fork", "limits", "log",
-    "mapped_file", "notebook", "spans", "typing",
+    "_atomic", "_backend_loader", "_collection", "_dataclasses", "_finalizing", "_lazy", "_size_bounds",
+    "_size_program", "_size_records", "_sizes", "_unraisable", "_version", "config", "drawing", "errors", "fork",
+    "limits", "log", "mapped_file", "notebook", "spans", "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "_size_records": {"_sizes"},
     "_size_bounds": {"_size_program", "_sizes", "errors"},
     "_finalizing": set(),
+    "_lazy": set(),
     "_unraisable": set(),
     "_version": set(),
     "fork": set(),
