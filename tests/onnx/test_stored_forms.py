@@ -397,3 +397,52 @@ def test_processes_that_start_together(path, folder):
     assert len(programs_in(folder)) == 1
     assert not list(folder.glob("*.writing"))
     assert start(path, folder).communicate()[0].split()[1:] == ["True", "False"]
+
+
+# ---- handles
+
+
+WORKER = """
+import pickle, sys
+import numpy as np
+with pickle.loads(bytes.fromhex(sys.argv[1])).open() as model:
+    results = [model.run({"x": np.load(path)})["y"].tobytes().hex() for path in sys.argv[2:]]
+    print(*results, model._forms.specialise._real is None, "onnx" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("source", ["file", "bytes"])
+@pytest.mark.parametrize("place", ["folder", "memory"])
+def test_workers_find_what_was_compiled(source, place, path, folder):
+    set_packed_store(None)
+    xs = [random_array((rows, 64)) for rows in (40, 41, 1)]
+    names = [str(path.with_name(f"x{k}.npy")) for k in range(3)]
+    for x, name in zip(xs, names, strict=True):
+        np.save(name, x)
+    with gp.onnx.load(path if source == "file" else path.read_bytes(), threads=1) as model:
+        wanted = [model.run({"x": x})["y"].tobytes().hex() for x in xs[:1]]
+        handle = gp.share(model, store=folder if place == "folder" else None)
+        wanted += [model.run({"x": x})["y"].tobytes().hex() for x in xs[1:]]
+        text = pickle.dumps(handle)
+        found = [worker(text, names[:count]) for count in (1, 3)]
+    assert found[0] == [wanted[0], "True", "False"]  # nothing was compiled, nor the importer imported
+    assert found[1] == [*wanted, "False", "True"]  # one row asks for another compilation
+
+
+def worker(text, names):
+    command = [sys.executable, "-c", WORKER, text.hex(), *names]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_an_engine_unlike_the_shared_one_compiles(path, folder):
+    set_packed_store(None)
+    with gp.onnx.load(path, threads=1) as model:
+        first = model.run({"x": X})["y"]
+        handle = gp.share(model)
+        with handle.open() as own:
+            assert np.array_equal(own.run({"x": X})["y"], first)
+            assert own._forms.specialise._real is None
+            assert own.predict_peak({"x": X.shape}) == model.predict_peak({"x": X.shape})
+        with gp.Engine(threads=2) as engine, handle.open(engine=engine) as other:
+            assert np.array_equal(other.run({"x": X})["y"], first)
+            assert other._forms.specialise._real is not None
