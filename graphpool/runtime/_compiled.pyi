@@ -1,7 +1,7 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, Self
 
-from graphpool.cache import ConstantBuffer
+from graphpool.cache import ConstantBuffer, PackedKey
 from graphpool.graph import LogicalTensor, Partition
 from graphpool.memory import ArenaStats
 from graphpool.schedule import Schedule
@@ -72,6 +72,7 @@ class CompiledPartition:
     def prepare(
         self, inputs: Iterable[Tensor], *, options: ExecuteOptions | None = None, stream: Stream | None = None
     ) -> None: ...
+    def know_constants(self, keys: Sequence[PackedKey]) -> None: ...
     def own_constant(
         self, part: int, inputs: Iterable[Tensor], stream: Stream
     ) -> tuple[tuple[Hashable, Hashable], ConstantBuffer] | tuple[None, None]: ...

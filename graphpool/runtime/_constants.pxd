@@ -49,6 +49,7 @@ cdef class Constants:
     cdef list names             # of each part: name -> Binding; without it the cache is asked
     cdef dict bindings          # (part, full key) -> Binding
     cdef list contents          # of each part: first tensor, or what its id names -> full key of what it holds
+    cdef list known             # of each part: its key in packed stores, where its tensors have one content for good
     cdef bint checks
     cdef bint is_released       # closed, and its entries leave the cache with it
     cdef int _make_current(self, int64_t k, Binding binding, tuple versions) except -1

@@ -179,6 +179,7 @@ cdef class Constants:
         self.names = [{} for _ in self.parts]
         self.bindings = {}
         self.contents = [WeakKeyDictionary() for _ in self.parts]
+        self.known = [None] * self.nparts
         self.checks = config.get("check_constants")
         self._reset_in_child()
         reset_in_child(self)
@@ -251,6 +252,7 @@ cdef class Constants:
         cdef Binding binding
         cdef void *address
         cdef ConstantBuffer buffer
+        cdef bint is_read = True
         if self.cache.capacity_nbytes == 0:
             return NULL
         part = self.parts[k]
@@ -266,13 +268,14 @@ cdef class Constants:
                     binding.rest(changes)
                     return NULL
                 if reservation.outcome is Outcome.PRODUCE:
-                    buffer = self._produce(part, tensors, full[1][-1])
+                    buffer, is_read = self._produce(part, tensors, full[1][-1], self.known[k])
                     if self.checks:
                         _digests[buffer] = _digests_of(part, tensors)
                     reservation.fulfil(buffer)
                 buffer = reservation.buffer
-                for position in part.sources:
-                    drop_pages((<Tensor>tensors[<int64_t>position]).owner)
+                if is_read:
+                    for position in part.sources:
+                        drop_pages((<Tensor>tensors[<int64_t>position]).owner)
         except OutOfMemoryError:
             binding.rest(changes)
             return NULL     # without room for the constant the plain kernel runs, as if the cache had declined
@@ -330,18 +333,22 @@ cdef class Constants:
         gone = self.bindings.pop((k, full), None)
         self.names[k] = {name: binding for name, binding in self.names[k].items() if binding is not gone}
 
-    def _produce(self, part, tuple tensors, tuple identities):
-        """The part's buffer: mapped from where packed weights are kept, if anywhere, else made."""
+    def _produce(self, part, tuple tensors, tuple identities, known):
+        """The part's buffer: mapped from where packed weights are kept, if anywhere, else made.
+
+        `known` is its key there, or None. Returns whether its sources were read, too.
+        """
         if not has_packed() or not all([isinstance(name, (QuickFingerprint, Fingerprint)) for name in identities]):
-            return self._make(part, tensors)
-        key = packed_key(part, [tensors[position] for position in part.sources])
+            return self._make(part, tensors), True
+        key = known or packed_key(part, [tensors[position] for position in part.sources])
         buffer = find_packed(key, self.engine.constants.resource)
-        if buffer is None:
-            buffer = self._make(part, tensors)
-            store = packed_store()
-            if store is not None and store.put(key, buffer) and store.mapping == "map":
-                buffer = store.get(key) or buffer
-        return buffer
+        if buffer is not None:
+            return buffer, known is None
+        buffer = self._make(part, tensors)
+        store = packed_store()
+        if store is not None and store.put(key, buffer) and store.mapping == "map":
+            buffer = store.get(key) or buffer
+        return buffer, True
 
     def _make(self, part, tuple tensors):
         """The part's buffer, in memory of the engine that nothing else needs."""

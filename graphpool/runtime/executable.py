@@ -190,7 +190,7 @@ class Executable(ResizableForm):
 
     def written(self) -> tuple[bytes, list[Any]]:
         """The form that was compiled as bytes, and the contents of its constants: see `write_form`."""
-        return write_form(self.form, self._made, self._variable, self._engine)
+        return write_form(self.form, self._made, self._variable, self._engine, self._constants.packed_keys())
 
     @property
     def steps(self) -> tuple[ModelStep, ...]:

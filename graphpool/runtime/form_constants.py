@@ -161,6 +161,18 @@ class FormConstants:
                 found[PackedKey(name, use.part.layout, use.part.isa)] = weights[0].buffer
         return found
 
+    def packed_keys(self) -> list[list[PackedKey]]:
+        """Of each compiled partition the names of its packed constants, alike in every process.
+
+        Cost: a digest of each weight, unless it was taken.
+        """
+        found: list[list[PackedKey]] = [[] for step in self._steps if step.compiled is not None]
+        places = {id(step): number for number, step in enumerate(s for s in self._steps if s.compiled is not None)}
+        for use in self._all_uses():
+            inputs = self.inputs_of(use.step)
+            found[places[id(use.step)]].append(packed_key(use.part, [inputs[k] for k in use.part.sources]))
+        return found
+
     def _all_uses(self) -> Iterator[_Use]:
         for step in self._steps:
             compiled = step.compiled

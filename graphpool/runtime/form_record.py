@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from graphpool._size_program import SizeValues
+    from graphpool.cache import PackedKey
     from graphpool.graph.partition import Partition
 
     from .constant_part import ConstantPart
@@ -87,7 +88,8 @@ class _Record:
     """What is written of a form.
 
     `constants` has the number among the contents by tensor id; `ports` the inputs and outputs of each compiled
-    partition, for which `primitives` has what runs, where no size varies; else `variable` has both.
+    partition, for which `primitives` has what runs, where no size varies; else `variable` has both. `packed` has the
+    names of the packed constants of each.
     """
 
     inputs: Mapping[str, int]
@@ -102,10 +104,15 @@ class _Record:
     primitives: Sequence[Primitive]
     variable: VariableForm | None
     npartitions: int
+    packed: Sequence[Sequence[PackedKey]]
 
 
 def write_form(
-    form: ModelForm, made: FormSteps | ReadSteps, variable: VariableForm | None, engine: Engine
+    form: ModelForm,
+    made: FormSteps | ReadSteps,
+    variable: VariableForm | None,
+    engine: Engine,
+    packed: Sequence[Sequence[PackedKey]],
 ) -> tuple[bytes, list[Any]]:
     """The bytes of a form that was just compiled, and the contents of the constants that it reads.
 
@@ -128,7 +135,7 @@ def write_form(
         [(step.label, step.inputs, step.outputs) for step in made.steps],
         [] if varies else [(one.inputs, one.outputs) for one in programs],
         [] if varies else [one.primitive for one in programs if one.primitive is not None],
-        None if variable is None else variable.with_tensors(wanted), made.npartitions,
+        None if variable is None else variable.with_tensors(wanted), made.npartitions, packed,
     )  # fmt: skip
     room = io.BytesIO()
     _Writer(room, engine, [one.partition for one in programs]).dump(text)
@@ -170,6 +177,8 @@ def read_form(
         now = variable.now()
         tensors = variable.tensors(now)
         compiled = variable.first(now)
+    for one, keys in zip(compiled, text.packed, strict=True):
+        one.know_constants(keys)
     steps = [ModelStep(made, None, *named) for made, named in zip(compiled, text.steps, strict=True)]
     return form, ReadSteps(text, steps, tensors, now, describe), variable
 
@@ -279,6 +288,8 @@ _CLASSES = {
     for module, names in {
         "_size_program": "SizeProgram",
         "_size_records": "read_trace real_at size_at",
+        "cache.identity": "Fingerprint",
+        "cache.packed_store": "PackedKey",
         "graph.logical_tensor": "checked_tensor",
         "runtime._program": "Program",
         "runtime._variable": "VariableProgram _restore",
