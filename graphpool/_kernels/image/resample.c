@@ -164,16 +164,17 @@ GP_INLINE void spread(const gp_window *w, const axis_points *x, int64_t o, int64
     }
 }
 
-/* The nearest elements of dense points, whose vectors need no care at the ends. */
+/* The nearest elements of dense points, whose vectors need no care at the ends; what a vector of results reads is found
+ * once for all channels. */
 static void pick_row(const gp_window *w, const axis_points *x, const line_set *lines, const gp_row *row)
 {
-    for (int64_t c = 0; c < row->channels; c++) {
-        const float *line = lines->data + c * lines->ld;
-        for (int64_t i = 0; i < w->out[2]; i += GP_VL) {
-            const int64_t o = gp_min(i, w->out[2] - GP_VL), first = gp_min(x->low[o], w->in[2] - GP_VL);
-            const gp_vi lanes = load_indices(x->low + o) - (int32_t)first;
-            gp_store(row->tile + c * row->ld + o, gp_pick_lanes(gp_load(line + first), lanes));
-        }
+    for (int64_t i = 0; i < w->out[2]; i += GP_VL) {
+        const int64_t o = gp_min(i, w->out[2] - GP_VL), first = gp_min(x->low[o], w->in[2] - GP_VL);
+        const gp_vi lanes = load_indices(x->low + o) - (int32_t)first;
+        const float *from = lines->data + first;
+        float *to = row->tile + o;
+        for (int64_t c = 0; c < row->channels; c++, from += lines->ld, to += row->ld)
+            gp_store(to, gp_pick_lanes(gp_load(from), lanes));
     }
 }
 
