@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ._dataclasses import dataclass
 from .errors import InvalidArgumentError, LimitError, explain
 
@@ -80,13 +82,19 @@ class Limits:
     def __post_init__(self) -> None:
         for name, annotation in type(self).__annotations__.items():
             value = getattr(self, name)
-            kinds = (int, float) if annotation == "float" else int
+            kinds = (int, np.integer, float) if annotation == "float" else (int, np.integer)
             if not isinstance(value, kinds) or isinstance(value, bool) or not value > 0:
                 raise InvalidArgumentError(explain(f"limit {name}", accepted="a number above 0", got=repr(value)))
+            object.__setattr__(self, name, value if isinstance(value, float) else int(value))
 
     @classmethod
     def strict(cls) -> Limits:
-        """Bounds for files from strangers, which load in seconds or are refused."""
+        """Bounds for files from strangers, which load in seconds or are refused.
+
+        Returns
+        -------
+        Limits
+        """
         return cls(
             file_nbytes=4 << 20, nodes=20_000, unrolled_nodes=1024, depth=8, rank=12, items=1 << 16,
             text_nbytes=1 << 16, folded_nbytes=16 << 20, pattern_length=128, host_steps=100_000, host_deadline_s=10.0,

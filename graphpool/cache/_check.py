@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from ..errors import InvalidArgumentError, explain
 from ..typing import parse_nbytes
 
 
 def check_entries(capacity: object) -> int:
     """A count of entries, or `InvalidArgumentError`."""
-    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 0:
+    if not isinstance(capacity, Integral) or isinstance(capacity, bool) or capacity < 0:
         raise InvalidArgumentError(
             explain("capacity", accepted="a count of entries >= 0; 0 disables the cache", got=repr(capacity)),
             capacity=capacity,
         )
-    return capacity
+    return int(capacity)
 
 
 def check_limit(nbytes: int | str | None) -> int | None:

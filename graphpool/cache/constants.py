@@ -100,7 +100,12 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return len(self._entries)
 
     def keys(self) -> list[FullKey]:
-        """The (backend id, backend key) of every entry, those being produced included."""
+        """The (backend id, backend key) of every entry, those being produced included.
+
+        Returns
+        -------
+        list of FullKey
+        """
         with self._lock:
             return list(self._entries)
 
@@ -554,7 +559,12 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
                 self._record = None
 
     def stats(self) -> CacheStats:
-        """The counters now; uses through handles are not lookups and are not counted."""
+        """The counters now; uses through handles are not lookups and are not counted.
+
+        Returns
+        -------
+        CacheStats
+        """
         with self._lock:
             self._tell_hits()
             return self._stats(hits=self._hits, entries=len(self._entries))

@@ -79,7 +79,12 @@ class LruCache(BoundedCache[K, V]):
         return key in self._entries
 
     def keys(self) -> list[K]:
-        """The keys that have values now, the one used longest ago first."""
+        """The keys that have values now, the one used longest ago first.
+
+        Returns
+        -------
+        list of hashable
+        """
         return self._entries.by_age()
 
     def node(self, key: K) -> Node[K, V] | None:
@@ -347,7 +352,12 @@ class LruCache(BoundedCache[K, V]):
     # ---- observe
 
     def stats(self) -> CacheStats:
-        """The counters now."""
+        """The counters now.
+
+        Returns
+        -------
+        CacheStats
+        """
         with self._lock:
             hits = self._entries.hits + self._landings
             return self._stats(hits=hits, entries=len(self), capacity=self._capacity)

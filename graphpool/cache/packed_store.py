@@ -381,7 +381,12 @@ class PackedStore:
                 self._evict(file)
 
     def stats(self) -> CacheStats:
-        """The counters of this object, and the files of all processes; raises `StateError` if they cannot be listed."""
+        """The counters of this object, and the files of all processes; raises `StateError` if they cannot be listed.
+
+        Returns
+        -------
+        CacheStats
+        """
         with self._lock:
             return CacheStats(
                 hits=self._hits,

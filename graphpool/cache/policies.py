@@ -82,7 +82,12 @@ class Policy(Protocol):
         ...
 
     def victims(self) -> Iterable[Hashable]:
-        """The kept keys in the order in which they should leave."""
+        """The kept keys in the order in which they should leave.
+
+        Returns
+        -------
+        iterable of Hashable
+        """
         ...
 
     def admits(self, item: Item, victims: Sequence[Hashable]) -> bool:

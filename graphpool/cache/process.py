@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import Counter
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass, field
@@ -81,12 +82,22 @@ def _let_go_of_constants() -> None:
 
 
 def primitive_cache() -> LruCache[Any, Any]:
-    """The cache of primitives. Keys and values are the backends'."""
+    """The cache of primitives. Keys and values are the backends'.
+
+    Returns
+    -------
+    LruCache
+    """
     return _caches.lru_cache("primitive_cache")
 
 
 def compiled_partition_cache() -> LruCache[Any, Any]:
-    """The cache of compiled partitions."""
+    """The cache of compiled partitions.
+
+    Returns
+    -------
+    LruCache
+    """
     return _caches.lru_cache("compiled_partition_cache")
 
 
@@ -109,7 +120,12 @@ def set_primitive_cache_capacity(entries: int, *, nbytes: int | str | None = Non
 
 
 def get_primitive_cache_capacity() -> int:
-    """Most entries of the cache of primitives: 1024 unless set. Unit: entries."""
+    """Most entries of the cache of primitives: 1024 unless set. Unit: entries.
+
+    Returns
+    -------
+    int
+    """
     return primitive_cache().capacity
 
 
@@ -132,7 +148,12 @@ def set_compiled_partition_cache_capacity(entries: int, *, nbytes: int | str | N
 
 
 def get_compiled_partition_cache_capacity() -> int:
-    """Most entries of the cache of compiled partitions: 1024 unless set. Unit: entries."""
+    """Most entries of the cache of compiled partitions: 1024 unless set. Unit: entries.
+
+    Returns
+    -------
+    int
+    """
     return compiled_partition_cache().capacity
 
 
@@ -266,7 +287,12 @@ def set_constant_tensor_cache(flag: bool | int) -> None:
 
 
 def get_constant_tensor_cache() -> bool:
-    """Whether the constant tensor cache of any kind is on."""
+    """Whether the constant tensor cache of any kind is on.
+
+    Returns
+    -------
+    bool
+    """
     return any(get_constant_tensor_cache_capacity(kind) > 0 for kind in ENGINE_KINDS)
 
 
@@ -275,6 +301,10 @@ def get_constant_tensor_cache() -> bool:
 
 def packed_store() -> PackedStore | None:
     """The folder that keeps packed weights for all processes: the one set, else that of the environment, else None.
+
+    Returns
+    -------
+    PackedStore or None
 
     Raises
     ------
@@ -353,8 +383,7 @@ def _check_device(kind: str, index: int) -> None:
 def _check_megabytes(megabytes: int | None) -> int:
     if megabytes is None:
         return UNLIMITED_MB
-    if not isinstance(megabytes, int) or isinstance(megabytes, bool) or megabytes < 0:
-        raise InvalidArgumentError(
-            explain("capacity", accepted="megabytes as an int >= 0, or None for no bound", got=repr(megabytes))
-        )
-    return min(megabytes, UNLIMITED_MB)
+    if not isinstance(megabytes, Integral) or isinstance(megabytes, bool) or megabytes < 0:
+        accepted, hint = "megabytes as an int >= 0, or None for no bound", "resize of the cache takes sizes with units"
+        raise InvalidArgumentError(explain("capacity", accepted=accepted, got=repr(megabytes), hint=hint))
+    return min(int(megabytes), UNLIMITED_MB)

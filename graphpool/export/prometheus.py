@@ -72,11 +72,21 @@ class Collector:
         self._engines.add(engine, name)
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics now, as `prometheus_client` asks for them."""
+        """The metrics now, as `prometheus_client` asks for them.
+
+        Returns
+        -------
+        iterable of Metric
+        """
         return [self._family(figure) for figure in FIGURES]
 
     def describe(self) -> Iterable[Metric]:
-        """Their names, so that a registry refuses a second collector; nothing is read."""
+        """Their names, so that a registry refuses a second collector; nothing is read.
+
+        Returns
+        -------
+        iterable of Metric
+        """
         return [self._family(figure, reads=False) for figure in FIGURES]
 
     def _family(self, figure: Figure, reads: bool = True) -> Metric:

@@ -137,6 +137,10 @@ class Op:
     def checked(self) -> Op:
         """The op with complete attributes, which satisfies its schema; itself where that was found out before.
 
+        Returns
+        -------
+        Op
+
         Raises
         ------
         InvalidOpError, InvalidDataTypeError, InvalidShapeError

@@ -236,7 +236,12 @@ class StatisticsResource(Adaptor):
                     return
 
     def stats(self) -> AllocationStats:
-        """The counters now."""
+        """The counters now.
+
+        Returns
+        -------
+        AllocationStats
+        """
         return self._stats
 
 
@@ -288,11 +293,21 @@ class TrackingResource(Adaptor):
             raise
 
     def outstanding(self) -> dict[int, Allocation]:
-        """Live allocations by address."""
+        """Live allocations by address.
+
+        Returns
+        -------
+        dict of int to Allocation
+        """
         return self._live.copy()
 
     def report(self) -> str:
-        """Live allocations as text, largest first, each with its innermost call."""
+        """Live allocations as text, largest first, each with its innermost call.
+
+        Returns
+        -------
+        str
+        """
         rows = sorted(self.outstanding().items(), key=lambda row: -row[1].nbytes)
         return "\n".join(
             f"{record.nbytes:>14,} bytes at {address:#x} {record.stack[-1].strip()}" for address, record in rows

@@ -241,7 +241,12 @@ class LifetimeManager(Locked):
         raise NotImplementedError
 
     def are_all_finalized(self) -> bool:
-        """Whether no group is open."""
+        """Whether no group is open.
+
+        Returns
+        -------
+        bool
+        """
         return not self._recordings
 
     def is_finalized(self, group: Hashable) -> bool:
@@ -272,7 +277,12 @@ class LifetimeManager(Locked):
         return self._places.get(group, {})
 
     def info(self) -> tuple[BlobInfo, ...]:
-        """Blobs that a pool needs to serve every group so far; they only grow."""
+        """Blobs that a pool needs to serve every group so far; they only grow.
+
+        Returns
+        -------
+        tuple of BlobInfo
+        """
         return self._blobs
 
     def create_pool(

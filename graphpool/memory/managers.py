@@ -130,7 +130,12 @@ class PoolManager(Locked):
             self._pool = None
 
     def stats(self) -> ArenaStats | None:
-        """The arenas of the registered pool now; None while there is none."""
+        """The arenas of the registered pool now; None while there is none.
+
+        Returns
+        -------
+        ArenaStats or None
+        """
         pool = self._pool
         return None if pool is None else pool.arenas.stats()
 
@@ -259,7 +264,12 @@ class MemoryManager(Locked):
         self.pool_manager.clear_pools()
 
     def stats(self) -> ArenaStats | None:
-        """The arenas now; None while there is no pool."""
+        """The arenas now; None while there is no pool.
+
+        Returns
+        -------
+        ArenaStats or None
+        """
         return self.pool_manager.stats()
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ build.py       the graph under construction: values, constants, ops with inferre
 types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
-inference_session.py  ONNX Runtime's Python interface; session_options.py: its options
+inference_session.py  ONNX Runtime's Python interface; ort_value.py: its values; session_options.py: its options
 preload.py     imports all that opening a model takes, for fork servers
 host.py        host functions: NumPy (host_ops.py), our ops on the reference backend, ONNX's evaluator
 host_texts.py  texts, maps and errors of contents, which no kernel could do

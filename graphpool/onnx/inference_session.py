@@ -12,14 +12,13 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import TensorProto, TypeProto
 
 from graphpool._dataclasses import dataclass
-from graphpool.errors import InvalidArgumentError, StateError, UnsupportedError, brief, explain
+from graphpool.errors import InvalidArgumentError, StateError, brief, explain
 from graphpool.runtime.model_port import check_is_mapping
-from graphpool.typing import DataType
 
 from .loader import load
+from .ort_value import OrtValue, check_device, numpy_type
 from .session_options import (
     PROVIDER,
     ExecutionMode,
@@ -34,7 +33,6 @@ from .session_options import (
     get_device,
     set_default_logger_severity,
 )
-from .types import data_type, describe_type, make_type
 
 if TYPE_CHECKING:
     import os
@@ -67,156 +65,6 @@ class NodeArg:
     name: str
     type: str
     shape: list[int | str | None]
-
-
-class OrtValue:
-    """A value of a session in an object of its own.
-
-    Parameters
-    ----------
-    value : ndarray, or list and dict for sequences and maps
-        It is kept, not copied.
-
-    Notes
-    -----
-    Threads: as an array's.
-    """
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Any) -> None:
-        self._value = value.numpy() if isinstance(value, OrtValue) else value
-
-    @staticmethod
-    def ortvalue_from_numpy(numpy_obj: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """A value of a copy of the array, on the CPU.
-
-        Parameters
-        ----------
-        numpy_obj : array
-        device_type : str, default="cpu"
-        device_id : int, default=0
-
-        Returns
-        -------
-        value : OrtValue
-
-        Raises
-        ------
-        UnsupportedError
-            There is no such device.
-        """
-        _check_device(device_type, device_id)
-        return OrtValue(np.array(numpy_obj, order="C"))
-
-    @staticmethod
-    def ortvalue_from_shape_and_type(
-        shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
-    ) -> OrtValue:
-        """A value of zeros.
-
-        Parameters
-        ----------
-        shape : sequence of int
-        element_type : dtype or int
-            A NumPy type, or ONNX's number of one.
-        device_type : str, default="cpu"
-        device_id : int, default=0
-
-        Returns
-        -------
-        value : OrtValue
-
-        Raises
-        ------
-        InvalidArgumentError
-            There is no such type.
-        UnsupportedError
-            There is no such device.
-        """
-        _check_device(device_type, device_id)
-        return OrtValue(np.zeros(tuple(shape), _numpy_type(element_type)))
-
-    def numpy(self) -> Any:
-        """The array itself; it is shared with the value."""
-        return self._value
-
-    def shape(self) -> list[int]:
-        """Sizes of its dimensions."""
-        return list(np.shape(self._value))
-
-    def data_type(self) -> str:
-        """Its type as ONNX Runtime writes it, such as ``tensor(float)``."""
-        if not self.is_tensor():
-            return "seq(?)"
-        return describe_type(_type_of(self._value))
-
-    def element_type(self) -> int:
-        """ONNX's number of the type of its elements.
-
-        Raises
-        ------
-        InvalidArgumentError
-            The value is no tensor.
-        """
-        if not self.is_tensor():
-            raise InvalidArgumentError(explain("element_type", accepted="a tensor", got=type(self._value).__name__))
-        return int(_type_of(self._value).tensor_type.elem_type)
-
-    def is_tensor(self) -> bool:
-        """Whether it is an array."""
-        return isinstance(self._value, np.ndarray)
-
-    def is_sparse_tensor(self) -> bool:
-        """Never."""
-        return False
-
-    def is_tensor_sequence(self) -> bool:
-        """Whether it is a list."""
-        return isinstance(self._value, list)
-
-    def has_value(self) -> bool:
-        """Whether it is more than an optional without content."""
-        return self._value is not None
-
-    def device_name(self) -> str:
-        """``"cpu"``."""
-        return "cpu"
-
-    def data_ptr(self) -> int:
-        """Address of its first element."""
-        return int(self._value.ctypes.data)
-
-    def tensor_size_in_bytes(self) -> int:
-        """Bytes of its elements."""
-        return int(self._value.nbytes)
-
-    def update_inplace(self, array: Any) -> None:
-        """Copy an array of the same type and shape into the value's.
-
-        Parameters
-        ----------
-        array : array
-
-        Raises
-        ------
-        InvalidArgumentError
-            Type or shape differ.
-        """
-        array, own = np.asarray(array), self._value
-        if array.dtype != own.dtype or array.shape != own.shape:
-            accepted, got = (f"{item.dtype} {list(item.shape)}" for item in (own, array))
-            raise InvalidArgumentError(explain("update_inplace", accepted=accepted, got=got))
-        own[...] = array
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.array(self._value, dtype, copy=copy)
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._value.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._value.__dlpack_device__()  # type: ignore[no-any-return]
 
 
 class IOBinding:
@@ -294,7 +142,7 @@ class IOBinding:
         UnsupportedError
             There is no such device.
         """
-        _check_device(device_type, device_id)
+        check_device(device_type, device_id)
         self.bind_cpu_input(name, _array_at(buffer_ptr, shape, element_type))
 
     def bind_output(
@@ -326,7 +174,7 @@ class IOBinding:
         UnsupportedError
             There is no such device.
         """
-        _check_device(device_type, device_id)
+        check_device(device_type, device_id)
         if (element_type is None or shape is None) and buffer_ptr is not None:
             raise InvalidArgumentError(explain(f"bind_output {name!r}", accepted="an address with a type and a shape"))
         array = None if buffer_ptr is None or shape is None else _array_at(buffer_ptr, shape, element_type)
@@ -363,11 +211,21 @@ class IOBinding:
         """Nothing to wait for on the CPU."""
 
     def get_outputs(self) -> list[OrtValue]:
-        """Results of the last run, in the order in which outputs were bound."""
+        """Results of the last run, in the order in which outputs were bound.
+
+        Returns
+        -------
+        list of OrtValue
+        """
         return [OrtValue(value) for value in self._results.values()]
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """Results of the last run as arrays, not copied: they are on the CPU."""
+        """Results of the last run as arrays, not copied: they are on the CPU.
+
+        Returns
+        -------
+        list of ndarray, or of what else an output is
+        """
         return list(self._results.values())
 
     def _run(self, model: Model) -> None:
@@ -519,37 +377,77 @@ class InferenceSession:
         iobinding._run(self.model)
 
     def io_binding(self) -> IOBinding:
-        """A binding without inputs and outputs."""
+        """A binding without inputs and outputs.
+
+        Returns
+        -------
+        IOBinding
+        """
         return IOBinding(self)
 
     # ---- what is known of it
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs, in the file's order."""
+        """The inputs, in the file's order.
+
+        Returns
+        -------
+        list of NodeArg
+        """
         return self._describe(self.model.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs, in the file's order."""
+        """The outputs, in the file's order.
+
+        Returns
+        -------
+        list of NodeArg
+        """
         return self._describe(self.model.outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """None: they are constants."""
+        """None: they are constants.
+
+        Returns
+        -------
+        list of NodeArg
+        """
         return []
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the file says of itself."""
+        """What the file says of itself.
+
+        Returns
+        -------
+        ModelMetadata
+        """
         return self.model.metadata  # type: ignore[no-any-return]
 
     def get_session_options(self) -> SessionOptions:
-        """The options that the session was made with."""
+        """The options that the session was made with.
+
+        Returns
+        -------
+        SessionOptions
+        """
         return self._options
 
     def get_providers(self) -> list[str]:
-        """The providers that run it: the CPU's."""
+        """The providers that run it: the CPU's.
+
+        Returns
+        -------
+        list of str
+        """
         return [PROVIDER]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Options of each provider: none."""
+        """Options of each provider: none.
+
+        Returns
+        -------
+        dict of str to dict of str to str
+        """
         return {PROVIDER: {}}
 
     def set_providers(
@@ -637,34 +535,9 @@ def _check_providers(providers: Sequence[Any] | None) -> None:
             warnings.warn(f"provider {name!r} is not available; {PROVIDER} runs the model", UserWarning, stacklevel=3)
 
 
-def _check_device(device_type: str, device_id: int) -> None:
-    if device_type.lower() not in ("cpu", "cpu_pinned") or device_id:
-        got = f"{device_type}:{device_id}"
-        raise UnsupportedError(explain("device", accepted="cpu:0", got=got))
-
-
-def _type_of(array: np.ndarray[Any, Any]) -> TypeProto:
-    """ONNX's type of an array, of texts too."""
-    if array.dtype.kind in "OU":
-        return TypeProto(tensor_type=TypeProto.Tensor(elem_type=TensorProto.STRING))
-    return make_type(DataType.parse(array.dtype), None)
-
-
-def _numpy_type(element_type: Any) -> np.dtype[Any]:
-    """NumPy's type, from itself or from ONNX's number of it."""
-    if isinstance(element_type, int):
-        found = data_type(element_type)
-        if found is None:
-            raise InvalidArgumentError(explain("element type", accepted="a type of tensors", got=element_type))
-    else:
-        found = DataType.parse(element_type)
-    dtype: np.dtype[Any] = found.numpy
-    return dtype
-
-
 def _array_at(address: int, shape: Sequence[int], element_type: Any) -> np.ndarray[Any, Any]:
     """An array over memory of the caller."""
-    dtype = _numpy_type(element_type)
+    dtype = numpy_type(element_type)
     view = {"data": (address, False), "shape": tuple(shape), "typestr": dtype.str, "version": 3}
     holder = type("Memory", (), {"__array_interface__": view})()
     return np.asarray(holder)

@@ -48,17 +48,32 @@ class ExecutionOrder(enum.IntEnum):
 
 
 def get_available_providers() -> list[str]:
-    """The providers that a session can run on: the CPU's."""
+    """The providers that a session can run on: the CPU's.
+
+    Returns
+    -------
+    list of str
+    """
     return [PROVIDER]
 
 
 def get_all_providers() -> list[str]:
-    """All providers that there are: the CPU's."""
+    """All providers that there are: the CPU's.
+
+    Returns
+    -------
+    list of str
+    """
     return [PROVIDER]
 
 
 def get_device() -> str:
-    """The device that sessions run on: ``"CPU"``."""
+    """The device that sessions run on: ``"CPU"``.
+
+    Returns
+    -------
+    str
+    """
     return "CPU"
 
 

@@ -187,6 +187,10 @@ class Trace:
 
         There is a process for each calling thread, with a track for each stream and a counter of the bytes of its arena
         that are in use: of the model's after `name_ops`, before that of each program's whose model is still there.
+
+        Returns
+        -------
+        list of dict of str to object
         """
         origin = min((step.start_ns for step in self.steps), default=0)
         process = {thread: number for number, thread in enumerate(self._threads)}

@@ -235,7 +235,12 @@ class DynamicPartition:
         return self._forms.is_closed or self.engine.is_closed
 
     def trim(self) -> int:
-        """Give the memory of idle arenas back; returns its bytes."""
+        """Give the memory of idle arenas back; returns its bytes.
+
+        Returns
+        -------
+        int
+        """
         return 0 if self._arenas is None else self._arenas.current().trim()
 
     def close(self) -> None:

@@ -163,6 +163,10 @@ class Engine(Locked):
         """Counters of the memory that the engine has handed out: current, peak and total bytes and counts.
 
         The user's weights and compiled programs are not handed out by the engine; `budget` counts them too.
+
+        Returns
+        -------
+        AllocationStats
         """
         return self.source.stats()
 
@@ -195,7 +199,12 @@ class Engine(Locked):
         return not self._has_own_allocator and self.host_budget is self.budget
 
     def models(self) -> list[ModelUsage]:
-        """What each open model holds, and how it is used; the one that was used last is at the end."""
+        """What each open model holds, and how it is used; the one that was used last is at the end.
+
+        Returns
+        -------
+        list of ModelUsage
+        """
         return self.model_memory.usage()
 
     def attach(self, dependent: Any) -> None:

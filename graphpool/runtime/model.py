@@ -403,7 +403,12 @@ class Model(Ranked):
         return self._forms.plain(arrays)
 
     def last_forms(self) -> list[Executable]:
-        """The form that was used last, and those of models inside it; none before the first run."""
+        """The form that was used last, and those of models inside it; none before the first run.
+
+        Returns
+        -------
+        list of Executable
+        """
         return self._forms.last_forms()
 
     def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
@@ -471,13 +476,22 @@ class Model(Ranked):
         return self._forms.last().partitions
 
     def stats(self) -> ModelStats:
-        """Counters of the model."""
+        """Counters of the model.
+
+        Returns
+        -------
+        ModelStats
+        """
         return self._forms.stats()
 
     # ---- sharing
 
     def packed_constants(self) -> dict[PackedKey, ConstantBuffer]:
         """The packed constants of all that is compiled, by names that hold in every process.
+
+        Returns
+        -------
+        dict of PackedKey to ConstantBuffer
 
         Raises
         ------
@@ -546,6 +560,10 @@ class Model(Ranked):
         """Give back idle arenas, results that nobody holds, and programs for other shapes; returns their bytes.
 
         Programs that can be had again without compilation are meant; no run uses them now.
+
+        Returns
+        -------
+        int
         """
         return self._forms.trim()
 

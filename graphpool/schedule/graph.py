@@ -134,7 +134,12 @@ class DependencyGraph:
         return tuple(tuple(sorted(successors, key=position.__getitem__)) for successors in kept)
 
     def descendants(self) -> list[int]:
-        """For each number, the set of nodes that it reaches, as a bit set. Cost: nodes**2 / 8 bytes."""
+        """For each number, the set of nodes that it reaches, as a bit set. Cost: nodes**2 / 8 bytes.
+
+        Returns
+        -------
+        list of int
+        """
         reach = [0] * self.num_nodes
         for u in reversed(self.order):
             for v in self.successors[u]:

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from graphpool import cache as caches
@@ -99,6 +100,18 @@ def test_capacity_reads_back_in_megabytes_and_saturates():
     assert caches.constant_tensor_cache("cpu").capacity_nbytes == 1024 * 2**20
     caches.set_constant_tensor_cache_capacity("cpu", 2**64 - 1)
     assert caches.get_constant_tensor_cache_capacity("cpu") == (2**64 - 1) // 2**20
+
+
+def test_numpy_integers_are_counts():
+    caches.set_primitive_cache_capacity(np.int64(18))
+    assert caches.get_primitive_cache_capacity() == 18
+    caches.set_constant_tensor_cache_capacity("cpu", np.int64(1024))
+    assert caches.get_constant_tensor_cache_capacity("cpu") == 1024
+
+
+def test_a_size_with_a_unit_is_no_count_of_megabytes():
+    with pytest.raises(InvalidArgumentError, match="resize of the cache takes sizes with units"):
+        caches.set_constant_tensor_cache_capacity("cpu", "512MiB")
 
 
 def test_the_old_flag_means_default_or_zero():

@@ -137,6 +137,10 @@ class CudaDevice:
     def current(self) -> Iterator[None]:
         """Make the device's context current for the calling thread, inside a ``with`` block.
 
+        Returns
+        -------
+        context manager
+
         Raises
         ------
         StateError

@@ -109,7 +109,12 @@ class CudaResource(Locked):
         return len(self._live)
 
     def blocks(self) -> list[tuple[int, int]]:
-        """(address, size in bytes) of all live requests."""
+        """(address, size in bytes) of all live requests.
+
+        Returns
+        -------
+        list of (int, int)
+        """
         return [(address, block.nbytes) for address, block in self._live.copy().items()]
 
     @property
