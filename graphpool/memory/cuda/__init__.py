@@ -4,6 +4,7 @@ device.py     open_device(): the device, its context, streams and events; what i
 resource.py   CudaResource: memory of a device, from a pool that is bounded, trimmed and closed
 lease.py      StreamLease: memory that is given back behind everybody who has used it
 interop.py    as_cuda_core: a resource of ours for libraries that take one of cuda.core
+upstream.py   UpstreamResource: memory of a device from the allocator of another library
 staging.py    PinnedResource: page-locked host memory; HostStaging: copies to and from a device through it
 """
 
@@ -12,5 +13,15 @@ from .interop import as_cuda_core
 from .lease import StreamLease
 from .resource import CudaResource
 from .staging import HostStaging, PinnedResource
+from .upstream import UpstreamResource
 
-__all__ = ["CudaDevice", "CudaResource", "HostStaging", "PinnedResource", "StreamLease", "as_cuda_core", "open_device"]
+__all__ = [
+    "CudaDevice",
+    "CudaResource",
+    "HostStaging",
+    "PinnedResource",
+    "StreamLease",
+    "UpstreamResource",
+    "as_cuda_core",
+    "open_device",
+]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cuda.bindings import driver as cuda
 
-from graphpool.memory.cuda import CudaResource, PinnedResource
+from graphpool.memory.cuda import CudaResource, PinnedResource, UpstreamResource
 from tests.helpers.cuda_device import check
 from tests.helpers.memory import HostBytes
 from tests.memory.test_contract import *  # noqa: F403 - the tests
@@ -29,7 +29,20 @@ class DeviceBytes:
         self._device.destroy_stream(self._stream)
 
 
-@pytest.fixture(params=[CudaResource, PinnedResource])
+def of_another_library():
+    """A resource on an allocator with functions as RMM's, here the device's own pool."""
+
+    def malloc(nbytes, stream):
+        error, address = cuda.cuMemAllocAsync(nbytes, stream)
+        if error == cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise MemoryError(nbytes)
+        assert error == cuda.CUresult.CUDA_SUCCESS
+        return int(address)
+
+    return UpstreamResource(malloc, lambda address, nbytes, stream: check(cuda.cuMemFreeAsync(address, stream)))
+
+
+@pytest.fixture(params=[CudaResource, PinnedResource, of_another_library])
 def host(request):
     """What all resources of the suite stand on."""
     resource = request.param()

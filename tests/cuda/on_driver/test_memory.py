@@ -1,5 +1,6 @@
 """Memory of a GPU: bounds and refusals, budgets and pools on top, leases of several streams, copies through chunks."""
 
+import gc
 import random
 import warnings
 
@@ -8,9 +9,18 @@ import pytest
 from cuda.bindings import driver as cuda
 from cuda.core import Device, Stream
 
-from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError
+import graphpool as gp
+from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError
 from graphpool.memory import ArenaPool, Budget, LimitingResource, StatisticsResource
-from graphpool.memory.cuda import CudaResource, HostStaging, PinnedResource, StreamLease, as_cuda_core, open_device
+from graphpool.memory.cuda import (
+    CudaResource,
+    HostStaging,
+    PinnedResource,
+    StreamLease,
+    UpstreamResource,
+    as_cuda_core,
+    open_device,
+)
 from tests.helpers import cuda_device
 from tests.helpers.cuda_device import check
 from tests.helpers.memory import run_in_child, run_threads
@@ -395,3 +405,70 @@ def test_buffers_of_cuda_core_count_in_our_budget(driver, resource):
     assert (budget.in_use, resource.count) == (0, 0)
     stream.sync()
     stream.close()
+
+
+# ---- on another library's allocator
+
+
+class Pool:
+    """An allocator as another library has it; `calls` has what it was asked for, with streams."""
+
+    def __init__(self):
+        self.calls = []
+
+    def malloc(self, nbytes, stream):
+        self.calls.append(("malloc", nbytes, stream))
+        return int(check(cuda.cuMemAllocAsync(nbytes, stream)))
+
+    def free(self, address, nbytes, stream):
+        self.calls.append(("free", nbytes, stream))
+        check(cuda.cuMemFreeAsync(address, stream))
+
+
+def test_memory_of_another_library_in_the_order_of_streams(driver, streams):
+    pool = Pool()
+    resource = UpstreamResource(pool.malloc, pool.free)
+    with StreamLease(resource, 1000, streams[0]) as lease:
+        fill(streams[0], lease.address, 1000)
+    assert pool.calls == [("malloc", 1000, streams[0]), ("free", 1000, streams[0])]
+    address = resource.allocate(64, 1024)
+    assert (address % 1024, resource.nbytes, resource.count, pool.calls[-1][1]) == (0, 64, 1, 64 + 1024 - 256)
+    with pytest.raises(StateError, match="does not hold 65 bytes"):
+        resource.deallocate(address, 65)
+    resource.deallocate(address, 64, 1024)
+    assert (resource.nbytes, resource.count) == (0, 0)
+
+
+def test_errors_of_another_library_are_told(driver):
+    def refuses(nbytes, stream):
+        raise MemoryError
+
+    def fails(*call):
+        raise ValueError("broken")
+
+    with pytest.raises(OutOfMemoryError, match="the upstream allocator cannot supply 7 bytes"):
+        UpstreamResource(refuses, fails).allocate(7)
+    with pytest.raises(BackendError, match="the upstream malloc failed; got: ValueError"):
+        UpstreamResource(fails, fails).allocate(7)
+    with pytest.raises(BackendError, match="accepted: an address aligned to 256; got: 0"):
+        UpstreamResource(lambda nbytes, stream: 0, fails).allocate(7)
+    with pytest.raises(InvalidArgumentError, match="callables"):
+        UpstreamResource(None, fails)
+    resource = UpstreamResource(lambda nbytes, stream: 1 << 40, fails)
+    with pytest.raises(BackendError, match="the upstream free failed; got: ValueError"):
+        resource.deallocate(resource.allocate(7), 7)
+    assert resource.count == 0
+
+
+def test_engine_on_the_memory_of_another_library(driver, twins):
+    pool = Pool()
+    with gp.Engine("gpu", allocator=UpstreamResource(pool.malloc, pool.free), memory_limit="1MiB") as engine:
+        tensor = gp.Tensor(gp.LogicalTensor(0, "f32", (5,)), engine)
+        tensor.fill(np.arange(5, dtype=np.float32))
+        assert (tensor.numpy().tolist(), engine.budget.in_use) == ([0, 1, 2, 3, 4], 20)
+        with pytest.raises(OutOfMemoryError, match="smallest limit"):
+            gp.Tensor(gp.LogicalTensor(0, "f32", (1 << 18,)), engine).fill(np.float32(1))
+        del tensor
+    gc.collect()
+    names = [name for name, *_ in pool.calls]
+    assert names.count("malloc") == names.count("free") == 1
