@@ -30,7 +30,7 @@ from .executable import kept_weights
 from .form_record import Described, UnwritableError, read_form
 from .form_steps import divide
 from .nibbles import Nibbles
-from .variable_forms import Content
+from .variable_form import SizeName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -125,7 +125,7 @@ class FormRequest(NamedTuple):
         sizes: dict[Any, Any] = {name: None if shape is None else tuple(map(hint_of, shape)) for name, shape in pairs}
         for name, array in self.deciding.items():
             if array.dtype == object and not any(isinstance(item, str) for item in array.flat):
-                sizes[Content(name)] = tuple(map(hint_of, array.reshape(-1)))
+                sizes[SizeName("content", name)] = tuple(map(hint_of, array.reshape(-1)))
         return sizes
 
 
