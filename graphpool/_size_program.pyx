@@ -180,6 +180,10 @@ cdef class Numbers:
             raise IndexError(k)
         return self.numbers[k]
 
+    def __iter__(self):
+        cdef int64_t k
+        return iter([self.numbers[k] for k in range(self.count)])
+
     def is_within(self, Numbers most not None):
         """Whether none is larger than the one at its place there, of as many."""
         cdef int64_t k

@@ -19,6 +19,7 @@ import warnings
 from . import blas_threads
 from .scheduling import SEQUENTIAL
 from ._program import FIRST_EXTERNAL
+from ._tensor import as_tensors
 from graphpool.drawing import describe_size
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, brief, check_choice, explain
 from graphpool.notebook import brief_list, html_table
@@ -520,7 +521,7 @@ cdef class CompiledPartition:
         """Fill in the addresses of `count` tensors for the ports from `first` on; the tensors."""
         cdef int64_t i
         cdef Tensor tensor
-        cdef tuple tensors = given if type(given) is tuple else _as_tuple(given)
+        cdef tuple tensors = given if type(given) is tuple else as_tensors(given)
         if len(tensors) != count:
             tensors = self._match(tensors, first, count)
         for i in range(count):
@@ -697,11 +698,3 @@ cdef int _get_buffer(object scratchpad, Py_buffer *view) except -1:
             explain("scratchpad", accepted="a Tensor or a contiguous writable buffer", got=type(scratchpad).__name__)
         ) from error
     return 0
-
-
-def _as_tuple(given):
-    """What was given for the tensors of a side."""
-    try:
-        return tuple(given)
-    except TypeError:
-        raise InvalidArgumentError(explain("tensors", accepted="a sequence of Tensors", got=brief(given))) from None

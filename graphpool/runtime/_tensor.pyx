@@ -390,6 +390,14 @@ def bind_array(data, lt):
     return *array.__array_interface__["data"], array
 
 
+def as_tensors(given):
+    """What was given for the tensors of a side, as a tuple."""
+    try:
+        return tuple(given)
+    except TypeError:
+        raise InvalidArgumentError(explain("tensors", accepted="a sequence of Tensors", got=brief(given))) from None
+
+
 def fill_array(Tensor tensor, array):
     """Write an array to the buffer, which lies in memory of the host."""
     if tensor.lt.dtype.bits == 4:
