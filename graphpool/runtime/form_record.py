@@ -25,6 +25,7 @@ from graphpool._kernels.core._dispatch import blas_slot, lookup
 from graphpool._kernels.core.call import KernelCall
 from graphpool._kernels.core.records import record
 from graphpool._sizes import Real, Size, Trace
+from graphpool.fork import Locked
 from graphpool.graph.logical_tensor import LogicalTensor, checked_tensor
 
 from ._compiled import CompiledPartition
@@ -183,7 +184,7 @@ def read_form(
     return form, ReadSteps(text, steps, tensors, now, describe), variable
 
 
-class Described:
+class Described(Locked):
     """Graph and partitions of a form that was read, made of the model when they are first asked for.
 
     Parameters
@@ -200,17 +201,19 @@ class Described:
         self, specialise: Callable[[], ModelForm], variable: VariableForm | None,
         divide: Callable[[ModelForm], tuple[Sequence[Partition], Sequence[Partition]]],
     ) -> None:  # fmt: skip
+        super().__init__()
         self._specialise, self._variable, self._divide = specialise, variable, divide
         self._made: tuple[Any, ...] | None = None
 
     def _parts(self) -> tuple[Any, ...]:
-        if self._made is None:
-            form = self._specialise()
-            tensors = settled_tensors(form.graph)
-            if self._variable is not None:
-                self._variable.finish(tensors)
-            self._made = form, tensors, *self._divide(form)
-        return self._made
+        with self._lock:
+            if self._made is None:
+                form = self._specialise()
+                tensors = settled_tensors(form.graph)
+                if self._variable is not None:
+                    self._variable.finish(tensors)
+                self._made = form, tensors, *self._divide(form)
+            return self._made
 
     @property
     def form(self) -> ModelForm:

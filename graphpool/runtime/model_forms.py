@@ -341,7 +341,7 @@ class ModelForms(ModelRun):
         if not isinstance(self.specialise, StoredSpecialiser):
             return None
         loading = ArrayAllocator(self._engine.host_budget, f"loading of {self.name}")
-        found = loading.call(self.specialise.recall, request)
+        found = loading.call(self.specialise.recall, request, self._specialise)
         loading.hand_over()  # constants are charged as such
         return found
 

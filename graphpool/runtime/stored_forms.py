@@ -20,6 +20,7 @@ from graphpool._sizes import hint_of, is_variable
 from graphpool._version import __version__
 from graphpool.cache.identity import digest_of
 from graphpool.errors import OutOfMemoryError
+from graphpool.fork import Locked
 from graphpool.graph.backend import are_own_backends
 from graphpool.log import compile_log
 from graphpool.typing import DataType
@@ -250,7 +251,7 @@ class SharedForms(StoredForms):
         return False
 
 
-class StoredSpecialiser:
+class StoredSpecialiser(Locked):
     """Specialises a model of which compiled forms are stored: the importer is called where none is.
 
     Parameters
@@ -263,25 +264,28 @@ class StoredSpecialiser:
 
     Notes
     -----
-    Threads: one at a time.
+    Threads: one at a time takes forms and keeps them; whoever asks for a graph may call meanwhile.
     """
 
     takes_sizes = True
 
     def __init__(self, head: ModelHead | None, make: Callable[[], Any], forms: StoredForms) -> None:
+        super().__init__()
         self.head, self._make, self._forms = head, make, forms
         self._real: Any = None
 
     @property
     def real(self) -> Any:
         """What specialises the model, which is read now if it was not."""
-        if self._real is None:
-            self._real = self._make()
-        return self._real
+        with self._lock:
+            if self._real is None:
+                self._real = self._make()
+            return self._real
 
     def __call__(self, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> ModelForm:
         """As of the importer."""
-        form: ModelForm = self.real(shapes, contents)
+        with self._lock:
+            form: ModelForm = self.real(shapes, contents)
         return form
 
     def lasting(self) -> list[Any]:
@@ -289,13 +293,21 @@ class StoredSpecialiser:
         own = [] if self._real is None else self._real.lasting()
         return [*own, *self._forms.lasting()]
 
-    def recall(self, request: FormRequest) -> tuple[ModelForm, ReadSteps, VariableForm | None] | None:
-        """A form that is stored, instead of one that would be compiled; None if there is none."""
-        return self._forms.find(request, self)
+    def recall(
+        self, request: FormRequest, specialise: Callable[..., ModelForm]
+    ) -> tuple[ModelForm, ReadSteps, VariableForm | None] | None:
+        """A form that is stored, instead of one that would be compiled; None if there is none.
+
+        `specialise` is called where somebody asks for its graph.
+        """
+        return self._forms.find(request, specialise)
 
     def keep(self, request: FormRequest, executable: Executable) -> None:
-        """Store a form that was compiled."""
-        self._forms.keep(request, executable, self.real)
+        """Store a form that was compiled, if it can be."""
+        try:
+            self._forms.keep(request, executable, self.real)
+        except Exception as error:  # the form is there, whatever becomes of the store
+            compile_log.info("form is not stored: %s", error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as the importer's does."""
