@@ -115,7 +115,7 @@ def write_form(
     engine: Engine,
     packed: Sequence[Sequence[PackedKey]],
 ) -> tuple[bytes, list[Any]]:
-    """The bytes of a form that was just compiled, and the contents of the constants that it reads.
+    """The bytes of a form that was just compiled, and the contents of the constants that it reads, each once.
 
     Raises
     ------
@@ -129,9 +129,11 @@ def write_form(
     wanted = {*form.inputs.values(), *form.outputs.values(), *form.constants}
     wanted.update(i for step in made.steps for i in (*step.inputs, *step.outputs))
     varies = variable is not None
+    distinct = {id(content): content for content in form.constants.values()}
+    numbers = {key: number for number, key in enumerate(distinct)}
     text = _Record(
         form.inputs, form.outputs, form.precomputed, form.weights,
-        {tensor_id: number for number, tensor_id in enumerate(form.constants)},
+        {tensor_id: numbers[id(content)] for tensor_id, content in form.constants.items()},
         {} if varies else {i: made.tensors[i] for i in wanted if i in made.tensors}, made.sizes,
         [(step.label, step.inputs, step.outputs) for step in made.steps],
         [] if varies else [(one.inputs, one.outputs) for one in programs],
@@ -140,7 +142,7 @@ def write_form(
     )  # fmt: skip
     room = io.BytesIO()
     _Writer(room, engine, [one.partition for one in programs]).dump(text)
-    return room.getvalue(), list(form.constants.values())
+    return room.getvalue(), list(distinct.values())
 
 
 def read_form(

@@ -7,6 +7,7 @@ which of their sizes may vary, and by the contents that decide shapes.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from functools import cache, partial
 from math import prod
 from pathlib import Path
@@ -159,7 +160,7 @@ class StoredForms:
         self.context = context
         self.forms: list[StoredForm] = []
         self.files: list[MappedFile] = []
-        self._contents: dict[tuple[Any, ...], Any] = {}
+        self._contents: dict[Any, Any] = {}
 
     def find(
         self, request: FormRequest, specialise: Callable[..., ModelForm]
@@ -192,14 +193,20 @@ class StoredForms:
         divided = partial(divide, options=request.options, threads=request.engine.threads)
         described = Described(make, request.variable, divided)
         weights = kept_weights(request.weights)
-        return read_form(form.data, request.engine, weights, lambda: [*map(self._content, form.constants)], described)
+        return read_form(form.data, request.engine, weights, lambda: self._contents_of(form), described)
 
-    def _content(self, told: tuple[Any, ...]) -> Any:
-        found = self._contents.get(told)
-        if found is None:
-            found = bring_content(told, self.files)
-            if told[0]:
-                self._contents[told] = found
+    def _contents_of(self, form: StoredForm) -> list[Any]:
+        """The constants of a form; those that last are one for all forms, and as many as the importer has."""
+        found, seen = [], Counter[Any]()
+        for told in form.constants:
+            key = told, seen[told]
+            seen[told] += 1
+            content = self._contents.get(key)
+            if content is None:
+                content = bring_content(told, self.files)
+                if told[0]:
+                    self._contents[key] = content
+            found.append(content)
         return found
 
     def lasting(self) -> list[Any]:
@@ -239,8 +246,9 @@ class SharedForms(StoredForms):
         check_files(self._arrays)
         return super()._read(form, request, specialise)
 
-    def _content(self, told: Any) -> Any:
-        return self._arrays[told]
+    def _contents_of(self, form: StoredForm) -> list[Any]:
+        """The constants of a form."""
+        return [self._arrays[number] for number in form.constants]
 
     def lasting(self) -> list[Any]:
         """Contents that stay in memory while no form has them."""

@@ -183,6 +183,18 @@ def test_models_of_one_structure_have_their_own_weights(tmp_path, folder):
     assert first[0] != first[1]
 
 
+def test_equal_constants_are_counted_one_by_one(tmp_path, folder):
+    """Constants that are computed, of one content, lie in memory as often as the importer makes them."""
+    shape = np.array([64, 64])
+    nodes = [helper.make_node("ConstantOfShape", ["shape"], [name]) for name in "wv"]
+    nodes += [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "v"], ["g"])]
+    nodes += [helper.make_node("Add", ["g", "s"], ["y"])]
+    path = tmp_path / "filled.onnx"
+    constants = {"shape": shape, "s": random_array((64,))}
+    onnx.save(make_model(nodes, {"x": X}, ["y"], constants, shapes={"x": ["rows", 64]}), path)
+    assert check_alike(path, [{"x": X}, {"x": X[:1]}], folder, threads=1) == 1
+
+
 def test_a_copy_under_another_name_is_the_same_model(path, folder):
     first = result_of(path)
     as_another_process(folder)
