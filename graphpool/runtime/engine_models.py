@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import partial
-from time import perf_counter
+from time import thread_time
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -44,7 +44,8 @@ class EngineModels(Locked):
     over more models than fit exchanges nothing in vain.
 
     With `keeps_programs` an open model has what it needs to run: where jobs wait for memory, none may wait for a
-    program that was given up while others were let in. `cost_clock` tells seconds.
+    program that was given up while others were let in. `cost_clock` tells seconds, by default of this
+    thread on a processor: time that passes while others run says nothing of a cost.
 
     Notes
     -----
@@ -67,7 +68,7 @@ class EngineModels(Locked):
         self.pack_s_per_byte = 1 / BYTES_PER_S  # of the model that has packed last: what others are taken to need
         self._in_vain: tuple[ModelMemory, int, int] | None = None  # who missed how much room, and when
         self.keeps_programs = keeps_programs
-        self.cost_clock: Callable[[], float] = perf_counter
+        self.cost_clock: Callable[[], float] = thread_time
         constants.kept_keys = self.kept_keys
         budget.register(self, stage=IDLE_PRIMITIVES)
         budget.keep_room_for(self)

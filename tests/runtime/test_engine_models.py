@@ -64,6 +64,14 @@ def load(case, folder, engine, **options):
     return gp.onnx.load(case.write(folder), engine=engine, **options)
 
 
+def test_waiting_is_no_cost():
+    with gp.Engine(threads=1) as engine:
+        clock = engine.model_memory.cost_clock
+        begin = clock()
+        threading.Event().wait(0.2)
+        assert clock() - begin < 0.1
+
+
 @pytest.fixture
 def pair(engine, tmp_path):
     with load(SMALL, tmp_path, engine) as first, load(OTHER, tmp_path, engine) as second:
