@@ -18,6 +18,7 @@ specialise.py  once a model: dead nodes go, constants are computed, arithmetic i
 walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
 shape_values.py  arrays of sizes that may vary, and the nodes that compute with them
 data_dependent.py  the nodes whose shapes follow from what a run computes, as a model of their own
+sequences.py   sequences of known length, which no op needs to hold
 inline.py      nodes in place of one, as scopes of the walk: ONNX's functions; If, Loop and Scan whose course is known
 inner.py       If, Loop and Scan whose course only a run tells, and long loops: models for bodies and branches
 build.py       the graph under construction: values, constants, ops with inferred shapes

@@ -157,6 +157,8 @@ class OuterValues:
 
     def add(self, name: str, value: Value) -> None:
         """Take a value under a name."""
+        if value.items is not None:
+            raise NotConvertible("a sequence from outside")
         if isinstance(value.content, ShapeArray):
             flat = [self._extent(item) if is_variable(item) else int(item) for item in value.content.items.reshape(-1)]
             self.sizes[name] = SizeItems(_objects(flat, value.content.shape), value.content.dtype)

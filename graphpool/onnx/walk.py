@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,14 @@ from graphpool.typing import DataType
 from .boundary import Boundary
 from .bounds import deep_nbytes, infer_types
 from .build import DataDependent, GraphBuilder, NotConvertible, Value, require
-from .data_dependent import DataDependentBuilder
+from .data_dependent import DataDependentBuilder, Reads
 from .fold import compute, find_host_function, is_kept
 from .host import needs_host
 from .inline import NO_BOUND, Scope, enter_nodes, function_nodes, scan, take_branch, unroll_loop, unroll_scan
 from .inner import branches, repeat_loop, repeat_scan
 from .node import names_read
 from .ops import convert
+from .sequences import as_list, follow_sequences, make_sequence_type, sequence_node
 from .shape_values import ShapeArray, compute_shapes, shape_array
 from .types import data_type, make_type, static_shape, tensor_type
 
@@ -90,7 +92,8 @@ class Walk:
 
     def form(self) -> ModelForm:
         """The result of the pass over the model's own nodes."""
-        values = dict(zip(self.scope.outputs, self.run(self.scope), strict=True))
+        results = zip(self.scope.outputs, self.run(self.scope), strict=True)
+        values = {name: self._held(name, value) for name, value in results}
         self._finish_data_dependent(values)
         outputs = {name: self._output_tensor(value) for name, value in values.items()}
         written = {t.id for op in self.builder.ops for t in op.outputs}
@@ -186,17 +189,37 @@ class Walk:
         values = self.scope.values
         inputs = [self.value(name) if name else None for name in node.input]
         captured = {name: values[name] for name in node.captured if name in values}
+        results = self._results(path, node, inputs, captured)
+        values.update((name, value) for name, value in zip(node.output, results, strict=False) if name)
+
+    def _results(
+        self, path: Path, node: Node, inputs: list[Value | None], captured: Mapping[str, Value]
+    ) -> list[Value]:
+        """The outputs of a node."""
+        places = count()
+
+        def convert_part(part: Node, given: Sequence[Value | None]) -> list[Value]:
+            return self._results((*path, next(places)), part, list(given), {})
+
+        found = follow_sequences(node, inputs, self.opset(""), convert_part)
+        if found is not None:
+            return found
         self._refusal, self._limit_error = "", None
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         if any(value.data_dependent is not None for value in read):
-            results: list[Value] | None = self._data_dependent.add(node, inputs, captured, self.scope)
+            results: list[Value] | None = self._add_data_dependent(node, inputs, captured)
         else:
             results = self._recall(path, read) or self._follow(path, node, inputs)
         if results is None and any(isinstance(value.content, ShapeArray) for value in read):
             if _is_sized(node, inputs):
                 results = self._express(node, inputs)
             results = results or self._compute_shapes(node, inputs)
-        if results is None and all(value.is_known for value in read) and not is_kept(node) and self._may_fold(node):
+        if (
+            results is None
+            and all(value.is_known for value in read)
+            and not is_kept(node)
+            and self._may_fold(node, inputs, captured)
+        ):
             results = self._fold(path, node, inputs, captured, read)
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
             results = [Value(content=_measure(node, inputs[0].shape))]
@@ -208,7 +231,31 @@ class Walk:
             self._refusal = refusal or self._refusal
         if results is None:
             results = self._leave_to_host(node, inputs, captured)
-        values.update((name, value) for name, value in zip(node.output, results, strict=False) if name)
+        return results
+
+    def _add_data_dependent(
+        self, node: Node, inputs: Sequence[Value | None], captured: Mapping[str, Value]
+    ) -> list[Value]:
+        """The outputs of a node of the data-dependent part, which makes the sequences that it reads anew."""
+        named = zip(node.input, inputs, strict=True)
+        given = [None if value is None else self._held(name, value, is_late=True) for name, value in named]
+        held = {name: self._held(name, value, is_late=True) for name, value in captured.items()}
+        return self._data_dependent.add(node, given, held, self.scope)
+
+    def _held(self, name: str, value: Value, is_late: bool = False) -> Value:
+        """A sequence of known length as one object, in the data-dependent part if need be; others as they are."""
+        items = value.items
+        if items is None:
+            return value
+        items = tuple([self._held(f"{name}/{number}", item, is_late) for number, item in enumerate(items)])
+        if is_late or any(item.data_dependent is not None for item in items):
+            return self._data_dependent.add(sequence_node(items, name), items, {}, self.scope)[0]
+        reads = Reads()
+        function = as_list([reads.place(item) for item in items])
+        held = Value(make_sequence_type(items), self.builder.new_tensor(None, None))
+        sources = [self.builder.tensor(item) for item in reads.values]
+        self._host[self.builder.add_wildcard(sources, [self.builder.tensor(held)], name)] = function
+        return held
 
     def _follow_sizes(self, node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
         """The outputs of a node that takes a few integers of the run as sizes: it is data-dependent; None for others.
@@ -231,9 +278,10 @@ class Walk:
         found = compute_shapes(node, contents, self.opset(node.domain))
         return None if found is None else [Value(content=content) for content in found]
 
-    def _may_fold(self, node: Node) -> bool:
+    def _may_fold(self, node: Node, inputs: Sequence[Value | None], captured: Mapping[str, Value]) -> bool:
         """Whether the limits let a node be computed now."""
-        named = {name: self.scope.values[name] for name in (*node.input, *node.captured) if name in self.scope.values}
+        read = zip(node.input, inputs, strict=True)
+        named = {name: value for name, value in read if value is not None} | dict(captured)
         asked = self._source.bounds.asks_too_much(self._source, node, named, self._left_nbytes)
         self._limit_error, self._refusal = asked, str(asked or "")
         return asked is None
@@ -364,6 +412,12 @@ class Walk:
     def _leave_to_host(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
         label = node.label
         host = self.owner.host
+        if any(value is not None and value.items is not None for value in (*inputs, *captured.values())):
+            named = zip(node.input, inputs, strict=True)
+            inputs = [None if value is None else self._held(name, value) for name, value in named]
+            captured = {name: self._held(name, value) for name, value in captured.items()}
+            if any(value is not None and value.data_dependent is not None for value in (*inputs, *captured.values())):
+                return self._add_data_dependent(node, inputs, captured)
         if self._limit_error is not None and host != "any":
             raise self._limit_error
         reason = self._refusal or "graphpool has no ops for it"

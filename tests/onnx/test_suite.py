@@ -25,7 +25,6 @@ MISSES = {
     "test_bernoulli_seed": _RANDOM,
     "test_bernoulli_seed_expanded": _RANDOM,
     "test_attention_4d_causal_fp16_expanded": _ROUNDING,
-    "test_if_opt": "ONNX's evaluator, which runs Optional for us, wraps the value in a list",
     "test_loop16_seq_none": "the suite's own comparison fails on scalars in a sequence",
     "test_gradient_of_add": "automatic differentiation is no inference",
     "test_gradient_of_add_and_mul": "automatic differentiation is no inference",

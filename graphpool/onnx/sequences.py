@@ -1,0 +1,197 @@
+"""Sequences whose length is known: values side by side while a form is made, so that no op needs to hold them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from graphpool._dataclasses import dataclass
+
+from .build import NotConvertible, Value, require
+from .node import make_node
+from .types import make_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .node import Node
+
+Convert: TypeAlias = "Callable[[Node, Sequence[Value | None]], list[Value]]"
+"""Takes a node and its inputs, and gives its outputs."""
+
+
+def items_of(value: Value | None) -> tuple[Value, ...] | None:
+    """The values of a sequence of known length; None for other values."""
+    if value is not None and isinstance(value.content, list):
+        return tuple([Value(content=item) for item in value.content])
+    return None if value is None else value.items
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A node with its inputs; `convert` gives the outputs of another node, from opset `opset`, in its place."""
+
+    node: Node
+    inputs: Sequence[Value | None]
+    opset: int
+    convert: Convert
+
+    def has(self, index: int) -> bool:
+        """Whether an input is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def value(self, index: int) -> Value:
+        """An input that must be given."""
+        value = self.inputs[index] if self.has(index) else None
+        if value is None:
+            raise NotConvertible(f"input {index} is left out")
+        return value
+
+    def items(self) -> tuple[Value, ...]:
+        """Those of the first input."""
+        found = items_of(self.inputs[0])
+        if found is None:
+            raise NotConvertible("a sequence whose length is not known")
+        return found
+
+    def position(self, index: int, length: int, most: int) -> int:
+        """What an input says, at most `most`, which it is by default; negative ones count from the end."""
+        number = most
+        if self.has(index):
+            value = self.value(index)
+            require(value.is_known, "a position that is not known")
+            number = int(np.asarray(value.content).reshape(()))
+        require(-length <= number <= most, "a position outside the sequence")
+        return number + length if number < 0 else number
+
+    def one(self, kind: str, values: Sequence[Value], axes: Sequence[int] | None = None, **attrs: Any) -> Value:
+        """The output of a node of one output; axes are an input from opset 13 on."""
+        names = [f"{self.node.label}/{number}" for number in range(len(values))]
+        if axes is not None and self.opset >= 13:
+            names, values = [*names, f"{self.node.label}/axes"], [*values, Value(content=np.array(axes))]
+        elif axes is not None:
+            attrs["axes"] = axes
+        output = next(name for name in self.node.output if name)
+        return self.convert(make_node(kind, names, [output], self.node.label, **attrs), values)[0]
+
+
+def follow_sequences(node: Node, inputs: Sequence[Value | None], opset: int, convert: Convert) -> list[Value] | None:
+    """The output of a node that makes or takes a sequence of known length, or an optional that is there."""
+    rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if rule is None or (node.op_type in _ANY and (not inputs or items_of(inputs[0]) is None)):
+        return None
+    try:
+        found = rule(_Given(node, inputs, opset, convert))
+    except NotConvertible:
+        return None
+    return None if found is None else [found]
+
+
+_ANY = ("Identity",)
+"""Ops of other values, too."""
+
+
+def _whole(given: _Given) -> Value | None:
+    """An optional is what it holds."""
+    if not given.has(0):
+        return None
+    value = given.value(0)
+    return value if value.is_plain or value.is_known or value.items is not None else None
+
+
+def _is_there(given: _Given) -> Value | None:
+    return None if _whole(given) is None else Value(content=np.array(True))
+
+
+def _made(given: _Given) -> Value:
+    return Value(items=tuple([given.value(number) for number in range(len(given.inputs))]))
+
+
+def _inserted(given: _Given) -> Value:
+    items = given.items()
+    place = given.position(2, len(items), len(items))
+    return Value(items=(*items[:place], given.value(1), *items[place:]))
+
+
+def _erased(given: _Given) -> Value:
+    items = given.items()
+    place = given.position(1, len(items), len(items) - 1)
+    return Value(items=(*items[:place], *items[place + 1 :]))
+
+
+def _at(given: _Given) -> Value:
+    items = given.items()
+    return items[given.position(1, len(items), len(items) - 1)]
+
+
+def _length(given: _Given) -> Value:
+    return Value(content=np.array(len(given.items())))
+
+
+def _joined(given: _Given) -> Value:
+    items, axis = given.items(), given.node.attrs["axis"]
+    require(bool(items), "nothing to join")
+    if given.node.attrs.get("new_axis", 0):
+        items = tuple([given.one("Unsqueeze", [item], [axis]) for item in items])
+    return given.one("Concat", items, axis=axis)
+
+
+def _parts(given: _Given) -> Value:
+    """Parts of given sizes, or of one size, of which the last may be smaller, or single elements."""
+    value, attrs = given.value(0), given.node.attrs
+    require(value.is_plain, "the parts of what is no array")
+    axis = attrs.get("axis", 0) % len(value.shape)
+    length = int(value.shape[axis])
+    split = given.value(1) if given.has(1) else Value(content=np.array(1))
+    require(split.is_known, "sizes that are not known")
+    sizes = np.asarray(split.content)
+    if not sizes.shape:
+        step = int(sizes)
+        require(step > 0, "no size of parts")
+        sizes = np.array([min(step, length - start) for start in range(0, length, step)])
+    require(0 < len(sizes) <= _MOST_PARTS, "too many parts")
+    names = [f"{given.node.label}/{number}" for number in range(len(sizes))]
+    if given.opset >= 13:
+        values = [value, Value(content=sizes.astype(np.int64))]
+        node = make_node("Split", ["x", "sizes"], names, given.node.label, axis=axis)
+    else:
+        values = [value]
+        node = make_node("Split", ["x"], names, given.node.label, axis=axis, split=sizes.tolist())
+    parts = given.convert(node, values)
+    if not given.has(1) and not attrs.get("keepdims", 1):
+        parts = [given.one("Squeeze", [part], [axis]) for part in parts]
+    return Value(items=tuple(parts))
+
+
+_MOST_PARTS = 4096
+
+_RULES: dict[str, Callable[[_Given], Value | None]] = {
+    "Identity": _whole, "Optional": _whole, "OptionalGetElement": _whole, "OptionalHasElement": _is_there,
+    "SequenceEmpty": _made, "SequenceConstruct": _made, "SequenceInsert": _inserted, "SequenceErase": _erased,
+    "SequenceAt": _at, "SequenceLength": _length, "ConcatFromSequence": _joined, "SplitToSequence": _parts,
+}  # fmt: skip
+
+
+def make_sequence_type(items: Sequence[Value]) -> Any:
+    """ONNX's type of a sequence of these values."""
+    plain = next((item for item in items if item.is_plain), None)
+    element = helper.make_tensor_type_proto(TensorProto.FLOAT, None) if plain is None else make_type(plain.dtype, None)
+    return helper.make_sequence_type_proto(element)
+
+
+def sequence_node(items: Sequence[Value], name: str) -> Node:
+    """The node that makes a sequence."""
+    if not items:
+        return make_node("SequenceEmpty", [], [name], name)
+    return make_node("SequenceConstruct", [f"{name}/{number}" for number in range(len(items))], [name], name)
+
+
+def as_list(places: Sequence[int]) -> Callable[..., Any]:
+    """A host function that gives a list of copies of its inputs."""
+
+    def run(inputs: list[Any], outputs: list[Any]) -> list[Any]:
+        return [[np.array(inputs[place]) for place in places]]
+
+    return run

@@ -1,0 +1,93 @@
+"""Sequences of known length are values side by side: no host function makes or takes them."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import graphpool as gp
+
+node = helper.make_node
+NUMBERS = {"zero": 0, "one": 1, "two": 2, "last": -1}
+BODY = helper.make_graph(
+    [
+        node("Gather", ["x", "i"], ["row"], axis=0),
+        node("SequenceInsert", ["before", "row"], ["after"]),
+        node("Identity", ["goes"], ["on"]),
+    ],
+    "body",
+    [
+        helper.make_tensor_value_info("i", TensorProto.INT64, []),
+        helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+        helper.make_tensor_sequence_value_info("before", TensorProto.FLOAT, None),
+    ],
+    [
+        helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+        helper.make_tensor_sequence_value_info("after", TensorProto.FLOAT, None),
+    ],
+)
+PAIR = [node("Relu", ["x"], ["r"]), node("SequenceConstruct", ["x", "r"], ["s"])]
+EMPTY = node("SequenceEmpty", [], ["e"], dtype=TensorProto.FLOAT)
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+CASES = {
+    "an element": ([*PAIR, node("SequenceAt", ["s", "last"], ["y"])], relu),
+    "one put in": (
+        [*PAIR, node("SequenceInsert", ["s", "x", "zero"], ["t"]), node("SequenceErase", ["t", "two"], ["u"]),
+         node("ConcatFromSequence", ["u"], ["y"], axis=1)],
+        lambda x: np.concatenate([x, x], 1)),
+    "a stack": (
+        [*PAIR, node("ConcatFromSequence", ["s"], ["y"], axis=-1, new_axis=1)], lambda x: np.stack([x, relu(x)], -1)),
+    "given parts": (
+        [node("SplitToSequence", ["x", "sizes"], ["s"], axis=1), node("SequenceAt", ["s", "one"], ["y"])],
+        lambda x: x[:, 2:]),
+    "parts of one size": (
+        [node("SplitToSequence", ["x", "two"], ["s"]), node("SequenceAt", ["s", "last"], ["y"])],
+        lambda x: x[len(x) - (len(x) % 2 or 2) :]),
+    "rows": (
+        [node("SplitToSequence", ["x"], ["s"], keepdims=0), node("SequenceAt", ["s", "one"], ["y"])], lambda x: x[1]),
+    "a length": (
+        [node("SplitToSequence", ["x"], ["s"]), node("SequenceLength", ["s"], ["n"]),
+         node("Cast", ["n"], ["f"], to=1), node("Mul", ["x", "f"], ["y"])],
+        lambda x: x * np.float32(len(x))),
+    "rows that a loop collects": (
+        [EMPTY, node("Loop", ["two", "", "e"], ["s"], body=BODY), node("ConcatFromSequence", ["s"], ["y"], axis=0)],
+        lambda x: x[:2].reshape(-1)),
+    "an optional": (
+        [node("Optional", ["x"], ["o"]), node("OptionalGetElement", ["o"], ["g"]), node("Neg", ["g"], ["y"])],
+        lambda x: -x),
+    "what a search finds": (
+        [node("Greater", ["x", "floor"], ["m"]), node("NonZero", ["m"], ["found"]),
+         node("Cast", ["found"], ["c"], to=1),
+         node("SequenceConstruct", ["c", "x"], ["s"]), node("SequenceAt", ["s", "zero"], ["y"])],
+        lambda x: np.array(np.nonzero(x > 0), np.float32)),
+    "as a result": ([*PAIR, node("SequenceInsert", ["s", "r"], ["y"])], lambda x: [x, relu(x), relu(x)]),
+    "an empty result": ([node("Identity", ["e"], ["y"]), EMPTY][::-1], lambda x: []),
+    "a result with what a search finds": (
+        [node("Greater", ["x", "floor"], ["m"]), node("NonZero", ["m"], ["found"]),
+         node("SequenceConstruct", ["found"], ["y"])],
+        lambda x: [np.array(np.nonzero(x > 0))]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sequences(name):
+    nodes, expected = CASES[name]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+    tensors = [numpy_helper.from_array(np.array(number), key) for key, number in NUMBERS.items()]
+    tensors += [numpy_helper.from_array(np.array([2, 2]), "sizes"), numpy_helper.from_array(np.float32(0), "floor")]
+    graph = helper.make_graph(nodes, "g", [x], [helper.ValueInfoProto(name="y")], tensors)
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    with gp.onnx.load(file, fallback=False) as model:
+        for n in (3, 6, 5):
+            x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
+            got, want = model.run({"x": x})["y"], expected(x)
+            assert isinstance(got, list) == isinstance(want, list)
+            if not isinstance(want, list):
+                got, want = [got], [want]
+            assert len(got) == len(want)
+            for mine, theirs in zip(got, want, strict=True):
+                np.testing.assert_array_equal(mine, theirs)
