@@ -11,6 +11,7 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from .bounds import deep_nbytes
 from .build import Value
 from .host import make_host_function
+from .host_ops import RANDOM
 from .inline import CONTROL_FLOW
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-_RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-                     "RandomUniformLike", "Dropout"})  # fmt: skip
-_KEPT = _RANDOM | {"DequantizeLinear"}
+_KEPT = RANDOM | {"Dropout", "DequantizeLinear"}
 """Random ops, and one that would blow a quantised weight up."""
 
 

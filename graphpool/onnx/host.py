@@ -18,7 +18,7 @@ from graphpool.errors import GraphpoolError
 from graphpool.fork import reset_in_child
 
 from .build import GraphBuilder, NotConvertible, Value
-from .host_ops import MOVES, SEARCHES, VIEWS
+from .host_ops import MOVES, RANDOM, SEARCHES, VIEWS
 from .host_texts import BY_DOMAIN as TEXTS
 from .host_texts import TEXT_MOVES
 from .node import make_node
@@ -97,7 +97,9 @@ def make_inner_function(
 
 
 def needs_host(node: Node, inputs: Sequence[Value | None], results: Sequence[Value]) -> str:
-    """Why no kernel could run a node that a function of host_texts.py runs; empty for others."""
+    """Why no kernel could run a node that a function of the host runs well; empty for others."""
+    if node.op_type in RANDOM and node.domain in ("", "ai.onnx"):
+        return "random numbers are drawn on the host"
     read = [value for value in inputs if value is not None]
     if _maker_of_objects(node, read) is None:
         return ""

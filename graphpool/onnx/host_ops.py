@@ -1,4 +1,4 @@
-"""Host functions in plain NumPy, for ops that only move data, compute indices or find elements.
+"""Host functions in plain NumPy, for ops that only move data, compute indices, find elements or draw random numbers.
 
 Any other way would dominate the time of those that move; ONNX's evaluator fails on searches whose inputs are left out.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -195,9 +195,44 @@ def _unique(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction | 
     return unique
 
 
+# ---- random numbers
+
+RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+                    "RandomUniformLike"})  # fmt: skip
+"""Ops that draw numbers, other ones at each run."""
+
+
+def _random(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a generator of the node's own, from its seed if it has one; PCG64 (O'Neill, 2014), by NumPy."""
+
+    def make(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction:
+        get, attrs, seed = getter(node, places, known), node.attrs, node.attrs.get("seed")
+        generator = np.random.default_rng(None if seed is None else int(np.float32(seed).view(np.uint32)))
+        wanted = helper.tensor_dtype_to_np_dtype(attrs["dtype"]) if attrs.get("dtype") else None
+
+        def run(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+            like = get(inputs)
+            shape, dtype = (like[0].shape, like[0].dtype) if like else (tuple(attrs["shape"]), np.dtype(np.float32))
+            return [draw(generator, attrs, shape).astype(wanted or dtype)]
+
+        return run
+
+    return make
+
+
+def _normal(generator: np.random.Generator, attrs: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
+    return generator.standard_normal(shape) * attrs.get("scale", 1.0) + attrs.get("mean", 0.0)
+
+
+def _uniform(generator: np.random.Generator, attrs: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
+    return generator.uniform(attrs.get("low", 0.0), attrs.get("high", 1.0), shape)
+
+
 SEARCHES: dict[str, Any] = {
     "Constant": _constant,
     "ConstantOfShape": _filled,
     "Unique": _unique,
+    **dict.fromkeys(("RandomNormal", "RandomNormalLike"), _random(_normal)),
+    **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _random(_uniform)),
 }
 """As `host_ops.MOVES`; nothing need be known of the outputs."""

@@ -145,3 +145,26 @@ def test_names_of_interpolations_of_old_opsets(old, new):
     results = [run("GridSample", inputs, [TensorProto.FLOAT], opset=opset, mode=mode, padding_mode="reflection")
                for opset, mode in ((16, old), (20, new))]  # fmt: skip
     np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(("kind", "attributes", "mean", "spread"), [
+    ("RandomNormal", {"mean": 3.0, "scale": 2.0, "shape": [400, 500]}, 3, 2),
+    ("RandomNormalLike", {"mean": -1.0, "dtype": TensorProto.DOUBLE}, -1, 1),
+    ("RandomUniform", {"low": 2.0, "high": 4.0, "shape": [400, 500]}, 3, 2 / 12**0.5),
+    ("RandomUniformLike", {"seed": 5.0}, 0.5, 1 / 12**0.5),
+])  # fmt: skip
+def test_random_numbers_differ_from_run_to_run(kind, attributes, mean, spread):
+    names = ["x"] if kind.endswith("Like") else []
+    drawn = helper.make_node(kind, names, ["r"], **attributes)
+    ports = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 500])]
+    nodes = [drawn, helper.make_node("Neg", ["r"], ["y"]), helper.make_node("Neg", ["x"], ["z"])]
+    graph = helper.make_graph(nodes, "g", ports, [ValueInfoProto(name="y"), ValueInfoProto(name="z")])
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    x = random_array((400, 500))
+    with gp.onnx.load(file, fallback=False) as model:
+        first, second = (-model.run({"x": x})["y"] for _ in range(2))
+    assert first.dtype == (np.float64 if attributes.get("dtype") else np.float32)
+    assert first.shape == (400, 500)
+    assert abs(first.mean() - mean) < 0.03
+    assert abs(first.std() - spread) < 0.03
+    assert not np.array_equal(first, second)
