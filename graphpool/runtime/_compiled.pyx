@@ -399,16 +399,9 @@ cdef class CompiledPartition:
             acquire(constants, tensors, key, bases, held)
             release(constants, held)
 
-    def know_constants(self, keys):
-        """Take the names that the packed forms of its constants have in every process, instead of finding them.
-
-        Parameters
-        ----------
-        keys : sequence of PackedKey
-            Of each constant part, for the tensors of all executions.
-        """
-        if self.nparts:
-            self.all_constants().known = list(keys)
+    def _know_constants(self, keys):
+        """Take the `PackedKey` of each constant part, for the tensors of all executions, instead of finding it."""
+        self.all_constants().known = list(keys)
 
     def own_constant(self, int64_t part, inputs, Stream stream not None):
         """The form of a part of the primitive, for who keeps it whatever the cache does: see `Constants.own`.

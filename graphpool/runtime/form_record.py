@@ -181,7 +181,8 @@ def read_form(
         tensors = variable.tensors(now)
         compiled = variable.first(now)
     for one, keys in zip(compiled, text.packed, strict=True):
-        one.know_constants(keys)
+        if keys:
+            one._know_constants(keys)
     steps = [ModelStep(made, None, *named) for made, named in zip(compiled, text.steps, strict=True)]
     return form, ReadSteps(text, steps, tensors, now, describe), variable
 
