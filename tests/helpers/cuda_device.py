@@ -51,6 +51,8 @@ class Kit:
         self.device = Device(0)
         self.device.set_current()
         self.code = compile_cubin(SOURCE.read_text(), f"sm_{self.device.arch}")
+        # loaded now, since no module may be while a stream is captured
+        self._scaling, self._adding = self.code.get_kernel("scale"), self.code.get_kernel("add")
         self.pool = DeviceMemoryResource(self.device, DeviceMemoryResourceOptions(max_size=64 << 20))
         self.pinned = LegacyPinnedMemoryResource()
         self.a, self.b = self.device.create_stream(), self.device.create_stream()
@@ -80,13 +82,12 @@ class Kit:
     def scale(self, stream, out, source, factor=2.0, n=None):
         """``out = source * factor``, on a stream or in a capture."""
         config = LaunchConfig(grid=(self.n + 63) // 64, block=64)
-        kernel = self.code.get_kernel("scale")
-        launch(stream, config, kernel, out, source, np.float32(factor), np.int32(n or self.n))
+        launch(stream, config, self._scaling, out, source, np.float32(factor), np.int32(n or self.n))
 
     def add(self, stream, out, a, b):
         """``out = a + b``."""
         config = LaunchConfig(grid=(self.n + 63) // 64, block=64)
-        launch(stream, config, self.code.get_kernel("add"), out, a, b, np.int32(self.n))
+        launch(stream, config, self._adding, out, a, b, np.int32(self.n))
 
     def read(self, buffer):
         """The floats of a buffer, after everything has ended."""
