@@ -48,7 +48,7 @@ def symbols_of(
     numbers = numbers_in(deciding)
     symbols = Symbols({**dims, **dict.fromkeys(numbers)}, {**shapes, **numbers}, trace)
     contents = dict(deciding)
-    for content in numbers:
+    for content in filter(numbers.get, numbers):  # those without elements are what they are
         items = np.empty(len(numbers[content]), object)
         items[:] = symbols.shapes[content]
         contents[content.name] = items.reshape(deciding[content.name].shape)
