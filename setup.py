@@ -75,6 +75,13 @@ class BuildWithKernels(build_ext):
             self.build_lib, self.build_temp = usual.build_platlib, usual.build_temp
         super().finalize_options()
 
+    def run(self):
+        modules = cythonize(self.extensions, compiler_directives=DIRECTIVES, nthreads=os.cpu_count())
+        made = {module.name: module for module in modules}
+        for ext in self.extensions:  # here and not in every command: an sdist would write C files into the checkout
+            ext.sources, ext.depends = made[ext.name].sources, made[ext.name].depends
+        super().run()
+
     def build_extensions(self):
         self.parallel = self.parallel or os.cpu_count()
         self.debug_flags = [] if self.debug else ["-g0"]
@@ -164,7 +171,4 @@ def extensions():
 
 if __name__ == "__main__":  # processes that Cython starts import this file
     os.chdir(ROOT)
-    setup(
-        ext_modules=cythonize(list(extensions()), compiler_directives=DIRECTIVES, nthreads=os.cpu_count()),
-        cmdclass={"build_ext": BuildWithKernels},
-    )
+    setup(ext_modules=list(extensions()), cmdclass={"build_ext": BuildWithKernels})
