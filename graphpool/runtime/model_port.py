@@ -157,10 +157,7 @@ def stand_in(port: ModelPort, given: Any, is_deciding: bool) -> Any:
     try:
         one = np.array("", np.object_) if port.dtype is None else np.zeros((), port.dtype.numpy)
         array = np.broadcast_to(one, shape)
-    except (
-        TypeError,
-        ValueError,
-    ) as error:  # no numbers, negative, more bytes than an address has, too many dimensions
+    except (TypeError, ValueError) as error:  # no numbers, or negative ones, too many dimensions or bytes
         accepted = "a shape that an array can have"
         message = explain(f"input {port.name!r}: shape", accepted=accepted, got=list(shape))
         raise InvalidShapeError(message, input_name=port.name) from error

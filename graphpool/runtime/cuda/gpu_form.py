@@ -112,9 +112,8 @@ class GpuConstants(FormConstants):
 
     def _key(self, tensor_id: int) -> Hashable:
         """The content's name among those of engines of one context, as on the CPU."""
-        return self._engine.context, quick_fingerprint(
-            self._content(tensor_id), dtype=self._described[tensor_id].dtype
-        )  # fmt: skip
+        content, dtype = self._content(tensor_id), self._described[tensor_id].dtype
+        return self._engine.context, quick_fingerprint(content, dtype=dtype)
 
     def _content(self, tensor_id: int) -> np.ndarray[Any, Any]:
         """The elements as they lie on the device."""

@@ -161,9 +161,8 @@ class Emitter:
 
         `rewrites`: as of `Step`.
         """
-        call = scatter(
-            **geometry, index_dtype=indices.dtype.value, dtype=place.dtype.value, reduction=reduction
-        )  # fmt: skip
+        index_dtype, dtype = indices.dtype.value, place.dtype.value
+        call = scatter(**geometry, index_dtype=index_dtype, dtype=dtype, reduction=reduction)
         self.emit(call, [updates, indices, place], rewrites=rewrites)
 
     def dense(self, value: Value, dtype: DataType = DataType.F32, order: Sequence[int] | None = None) -> Value:
