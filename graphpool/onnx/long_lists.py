@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onnx import AttributeProto, NodeProto
 
 from graphpool.mapped_file import MappedFile
+from graphpool.runtime.heap import trim_heap
 
 from ._lists import read_choices, read_floats, read_ints, read_texts
 
@@ -25,6 +26,10 @@ LONG = 2**10
 """Lists of so many elements are long."""
 
 _FIELDS = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings"}
+
+
+_LARGE = 2**20
+"""A copy of a message from this size on is given back at once. Unit: bytes."""
 
 
 class _Compressed(bytes):
@@ -82,9 +87,13 @@ class LongList:
         return self._read(read_choices, choices)
 
     def _read(self, reader: Callable[..., Sequence[Any]], *more: Any) -> Sequence[Any]:
+        message = self.message()
         try:
-            return reader(self.message(), self.count, *more)
+            return reader(message, self.count, *more)
         finally:
+            if not isinstance(message, memoryview) and len(message) >= _LARGE:
+                del message
+                trim_heap()
             if isinstance(self._source, MappedFile):  # what was read of a file need not stay in memory
                 start = self._first // mmap.PAGESIZE * mmap.PAGESIZE
                 self._source.madvise(mmap.MADV_DONTNEED, start, self._last - start)

@@ -65,6 +65,13 @@ def shape_array(items: Any, dtype: Any = np.int64) -> Any:
     return array.astype(dtype)
 
 
+def measure(node: Node, shape: tuple[int, ...]) -> Any:
+    """What `Shape` or `Size` gives."""
+    if node.op_type == "Size":
+        return shape_array(prod(shape))
+    return shape_array(shape[node.attrs.get("start", 0) : node.attrs.get("end")])
+
+
 def compute_shapes(node: Node, contents: Sequence[Any], opset: int) -> list[Any] | None:
     """What a node gives of such arrays; None where it takes plain numbers."""
     rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
@@ -130,10 +137,6 @@ def _items(content: Any) -> Any:
 def _ints(items: Any) -> list[int]:
     """Numbers that must be plain."""
     return [int(item) for item in np.asarray(items, object).reshape(-1)]
-
-
-def _shape(node: Node, data: Any) -> Any:
-    return np.asarray(data.shape[node.attrs.get("start", 0) : node.attrs.get("end")])
 
 
 def _gather(node: Node, data: Any, indices: Any) -> Any:
@@ -251,7 +254,7 @@ _MOVES = ("Shape", "Size", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape"
 """Ops that compute nothing with elements."""
 
 _RULES: dict[str, Callable[..., Any]] = {
-    "Shape": _shape, "Size": lambda node, data: np.asarray(data.size),
+    **dict.fromkeys(("Shape", "Size"), lambda node, data: np.asarray(measure(node, data.shape))),
     "Gather": _gather, "Concat": _concat, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Reshape": _reshape,
     "Slice": _slice, "Cast": _cast, "Identity": lambda node, data: data, "Split": _split, "Where": _where,
     "Add": _elementwise(lambda a, b: a + b), "Sub": _elementwise(lambda a, b: a - b),

@@ -32,7 +32,7 @@ from .inner import branches, repeat_loop, repeat_scan
 from .node import names_read
 from .ops import convert
 from .sequences import as_list, follow_sequences, make_sequence_type, sequence_node
-from .shape_values import ShapeArray, compute_shapes, shape_array
+from .shape_values import ShapeArray, compute_shapes, measure, shape_array
 from .types import data_type, make_type, static_shape, tensor_type
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Walk:
         ):
             results = self._fold(path, node, inputs, captured, read)
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
-            results = [Value(content=_measure(node, inputs[0].shape))]
+            results = [Value(content=measure(node, inputs[0].shape))]
         if results is None:
             results = self._express(node, inputs) or self._follow_sizes(node, inputs)
         if results is None:
@@ -510,13 +510,6 @@ def _is_sized(node: Node, inputs: Sequence[Value | None]) -> bool:
 def _static(contents: Sequence[Any]) -> list[Value]:
     """Values of this form for contents that forms share."""
     return [Value(content=content, is_static=content is not None) for content in contents]
-
-
-def _measure(node: Node, shape: tuple[int, ...]) -> Any:
-    """What `Shape` or `Size` gives."""
-    if node.op_type == "Size":
-        return shape_array(prod(shape))
-    return shape_array(shape[node.attrs.get("start", 0) : node.attrs.get("end")])
 
 
 def _agree(values: Iterable[Value]) -> bool:

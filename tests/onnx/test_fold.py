@@ -54,6 +54,20 @@ def test_integers_are_exact(kind, inputs, wanted, shape):
 
 
 @pytest.mark.usefixtures("no_evaluator")
+@pytest.mark.parametrize(("kind", "attributes", "wanted"), [
+    ("Shape", {}, [2, 3, 0, 5]), ("Shape", {"start": 1, "end": -1}, [3, 0]),
+    ("Shape", {"start": -9, "end": 9}, [2, 3, 0, 5]),
+    ("Shape", {"start": 3, "end": 1}, []), ("Size", {}, 0),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.object_])
+def test_shapes_of_constants_are_read(kind, attributes, wanted, dtype):
+    """The evaluator takes tens of megabytes; torch asks for the shapes of shapes."""
+    found = folded(kind, [np.zeros((2, 3, 0, 5), dtype)], TensorProto.INT64, **attributes)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, np.array(wanted, np.int64))
+
+
+@pytest.mark.usefixtures("no_evaluator")
 @pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMax", "ReduceMin", "CumSum", "TopK"])
 def test_reductions_of_large_integers_are_exact(kind):
     x = np.array([LARGE, 3, -LARGE - 2, 1 - LARGE])

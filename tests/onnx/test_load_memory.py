@@ -48,7 +48,7 @@ held = resident()
 del source
 gc.collect()
 freed = held - resident()
-model.run({"x": __import__("numpy").ones((1, %d), "float32")})
+model.run({"x": __import__("numpy").ones((1, %d), model.inputs[0].dtype.numpy)})
 model.close()    # whoever still holds the model holds nothing else
 gc.collect()
 after = resident() - before
@@ -203,3 +203,24 @@ def test_of_decision_trees_stay_their_bytes_and_what_kernels_read(kind, tmp_path
     assert held <= in_use + file_nbytes + libraries
     assert peak <= 1.10 * (file_nbytes + in_use) + libraries
     assert after <= libraries
+
+
+def build_of_an_encoder(count):
+    """A model of a LabelEncoder."""
+    rng = np.random.default_rng(0)
+    lists = {"keys_int64s": list(range(count)), "values_floats": rng.random(count).tolist()}
+    node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **lists)
+    x = helper.make_tensor_value_info("x", TensorProto.INT64, [1, SIDE])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, SIDE])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(helper.make_graph([node], "encoder", [x], [y]), opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("kind", ["path", "bytes", "proto"])
+def test_of_an_encoder_stays_its_table(kind, tmp_path):
+    onnx.save(build_of_an_encoder(8), tmp_path / "tiny.onnx")
+    onnx.save(build_of_an_encoder(10**6), tmp_path / "model.onnx")
+    file_nbytes = (tmp_path / "model.onnx").stat().st_size
+    peak, _, _, in_use, *_ = run_child(kind, tmp_path, SIDE)
+    assert peak <= 1.10 * (file_nbytes + in_use)
