@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """What a package takes for its ``__getattr__``.
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """What a package takes for its ``__getattr__``, and for its ``__dir__``, which lists all public names.
 
     Parameters
     ----------
@@ -29,4 +29,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         setattr(sys.modules[package], name, value)
         return value
 
-    return find
+    def list_names() -> list[str]:
+        return sorted(sys.modules[package].__all__)
+
+    return find, list_names

@@ -1,27 +1,56 @@
 """Loggers, one a topic, below the logger ``graphpool``: users set levels and handlers by Python's `logging`.
 
 ``GRAPHPOOL_VERBOSE`` names topics that are written to standard error besides. All lines are of level INFO. A topic that
-nobody listens to costs one question to `logging` where it would log.
+nobody listens to costs one question where it would log. `logging` is imported when somebody else has done so, since
+nobody listens before, or by `listen`: it takes 2 ms of the start of a worker.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
+from typing import TYPE_CHECKING, Any
 
 from .config import LOG_TOPICS, get
 
-compile_log, execute_log, memory_log, profile_log, error_log = (
-    logging.getLogger(f"graphpool.{topic}") for topic in ("compile", "execute", "memory", "profile", "error")
+if TYPE_CHECKING:
+    import logging
+
+_INFO = 20
+"""`logging.INFO`"""
+
+
+class Topic:
+    """A logger below ``graphpool``, which is there when somebody may listen."""
+
+    __slots__ = ("_logger", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = f"graphpool.{name}"
+        self._logger: logging.Logger | None = None
+
+    def is_on(self) -> bool:
+        """Whether somebody listens to the lines of this topic."""
+        logger = self._logger or self._find()
+        return logger is not None and logger.isEnabledFor(_INFO)
+
+    def info(self, text: str, *values: Any) -> None:
+        """Log a line with these values in it."""
+        logger = self._logger or self._find()
+        if logger is not None:
+            logger.info(text, *values, stacklevel=2)
+
+    def _find(self) -> logging.Logger | None:
+        """The logger; None while nobody has imported `logging`."""
+        if "logging" in sys.modules:
+            import logging
+
+            self._logger = logging.getLogger(self._name)
+        return self._logger
+
+
+compile_log, execute_log, memory_log, profile_log, error_log = map(
+    Topic, ("compile", "execute", "memory", "profile", "error")
 )
-
-
-class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what is standard error at the time of writing."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
 
 
 def listen() -> None:
@@ -33,16 +62,26 @@ def listen() -> None:
         The variable is malformed.
     """
     topics = get("verbose")
-    for topic in LOG_TOPICS:
+    if topics:
+        _write_to_standard_error([topic for topic in LOG_TOPICS if topic in topics])
+
+
+def _write_to_standard_error(topics: list[str]) -> None:
+    import logging
+
+    class Handler(logging.StreamHandler):  # type: ignore[type-arg]
+        """Writes to what is standard error at the time of writing."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.stream = sys.stderr
+            super().emit(record)
+
+    for topic in topics:
         logger = logging.getLogger(f"graphpool.{topic}")
-        if topic in topics and not any(isinstance(handler, _Handler) for handler in logger.handlers):
-            handler = _Handler()
+        if not any(handler.name == logger.name for handler in logger.handlers):
+            handler = Handler()
+            handler.name = logger.name
             handler.setFormatter(logging.Formatter(f"graphpool {topic}: %(message)s"))
             logger.addHandler(handler)
             logger.setLevel(logging.INFO)
             logger.propagate = False
-
-
-def is_on(logger: logging.Logger) -> bool:
-    """Whether somebody listens to the lines of a topic."""
-    return logger.isEnabledFor(logging.INFO)

@@ -10,7 +10,7 @@
     policies.py      who leaves a full constant cache, by recency or cost, and how that is asked
     traces.py        a simulator of policies; several at several capacities, plotted
     identity.py      names of contents; _quick.pyx: a digest at the speed of memory, for those inside a process
-    packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file;
+    packed_folder.py PackedStore: packed weights in files that processes share; _packed_file.py: one file;
                      _digest_file.py: what the parts of a mapped file are named by
     sealed_store.py  SealedStore: packed weights in anonymous memory that processes share
     _bounded.py      what both share: a bound in bytes, counters, callbacks; _check.py
@@ -18,12 +18,14 @@
 Nothing here knows of graphs, memory pools or kernels.
 """
 
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy_names
 from ._bounded import CacheStats
 from ._handle import ConstantBuffer
 from .constants import ConstantTensorCache
-from .identity import fingerprint
+from .identity import PackedKey, fingerprint
 from .lru import LruCache
-from .packed_store import PackedKey, PackedStore
 from .policies import Item, Policy
 from .process import (
     UNLIMITED_MB,
@@ -41,7 +43,12 @@ from .process import (
     set_packed_store,
     set_primitive_cache_capacity,
 )
-from .traces import write_trace
+
+if TYPE_CHECKING:
+    from .packed_folder import PackedStore
+    from .traces import write_trace
+
+__getattr__, __dir__ = lazy_names(__name__, {"PackedStore": "packed_folder", "write_trace": "traces"})
 
 __all__ = [
     "UNLIMITED_MB",

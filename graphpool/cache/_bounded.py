@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from graphpool._dataclasses import dataclass
 
 from .._unraisable import report_unraisable
-from ..drawing import describe_size
 from ..errors import InvalidArgumentError, brief, explain
-from ..log import is_on, memory_log
-from ..notebook import html_table
+from ..log import memory_log
 from ._check import check_limit
 
 if TYPE_CHECKING:
@@ -113,7 +111,7 @@ class BoundedCache(Generic[K, V]):
 
     def _tell(self, left: Iterable[tuple[K, V]]) -> None:
         """Call every callback for every (key, value); an error is reported through `sys.unraisablehook`."""
-        callbacks, is_logged = self._callbacks, is_on(memory_log)
+        callbacks, is_logged = self._callbacks, memory_log.is_on()
         for key, value in left:
             if is_logged:
                 nbytes = getattr(value, "nbytes", None)
@@ -146,6 +144,9 @@ class BoundedCache(Generic[K, V]):
 
 def show_stats(title: str, stats: CacheStats) -> str:
     """Counters as a table for notebooks."""
+    from ..drawing import describe_size
+    from ..notebook import html_table
+
     bound = "no bound" if stats.capacity is None else f"{stats.capacity} at most"
     room = "no bound" if stats.capacity_nbytes is None else f"{describe_size(stats.capacity_nbytes)} at most"
     rows = {

@@ -6,8 +6,7 @@ from graphpool.typing import MemoryResource
 from ._entry import FullKey
 from ._flight import Flight
 from ._handle import ConstantBuffer, ConstantHandle
-from .policies import Item, PolicyGuard
-from .traces import UseRecorder
+from .policies import Item, PolicyGuard, UseRecorder
 
 class Entry:
     """What the cache knows of a key. Changed under the cache's lock, but for its hits."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..typing import MemoryResource
-    from .packed_store import PackedKey
+    from .identity import PackedKey
 
 MAGIC = b"GPPACK\x00\x02"
 HEADER_NBYTES = 4096

@@ -14,8 +14,7 @@ from ._check import check_limit, check_nbytes
 from ._entry import FullKey, Outcome, Reservation
 from ._handle import ConstantBuffer, ConstantHandle
 from ._hits import Entry, HitPath
-from .policies import Item, PolicyGuard, make_policy
-from .traces import UseRecorder
+from .policies import Item, PolicyGuard, UseRecorder, make_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator

@@ -25,6 +25,14 @@ class Fingerprint(NamedTuple):
     shape: tuple[int, ...]
 
 
+class PackedKey(NamedTuple):
+    """What the bytes of a packed weight depend on: its content, the layout's id, the instruction set it is for."""
+
+    content: Fingerprint
+    layout: str
+    isa: str
+
+
 class QuickFingerprint(NamedTuple):
     """The name of a content in this process alone: 126 bits of a keyed digest, its data type and its shape."""
 

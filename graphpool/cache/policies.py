@@ -40,6 +40,22 @@ class Item(NamedTuple):
     uses: int = 1
 
 
+class UseRecorder:
+    """Uses of constants in order, as a trace. Used under the cache's lock.
+
+    `trace` grows; its keys are numbers in the order of first use.
+    """
+
+    def __init__(self) -> None:
+        self.trace: list[Item] = []
+        self._names: dict[Hashable, int] = {}
+
+    def note(self, key: Hashable, item: Item) -> None:
+        """Record as many uses as the item tells."""
+        name = self._names.setdefault(key, len(self._names))
+        self.trace += [item._replace(key=name, uses=1)] * item.uses
+
+
 @runtime_checkable
 class Policy(Protocol):
     """Decides for one cache. Called under that cache's lock: it must not block, nor call the cache.

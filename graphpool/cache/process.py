@@ -19,7 +19,6 @@ from ..errors import InvalidArgumentError, explain
 from ..fork import reset_in_child
 from .constants import ConstantTensorCache
 from .lru import LruCache
-from .packed_store import PackedStore
 from .policies import Policy, make_policy
 
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
     from ..typing import MemoryResource
     from ._handle import ConstantBuffer
-    from .packed_store import PackedKey
+    from .identity import PackedKey
+    from .packed_folder import PackedStore
     from .policies import PolicySource
     from .sealed_store import SealedStore
 
@@ -314,8 +314,15 @@ def packed_store() -> PackedStore | None:
     with _caches.lock:
         if not _caches.stores:
             path = config.get("packed_store")
-            _caches.stores.append(None if path is None else PackedStore(path))
+            _caches.stores.append(None if path is None else open_folder(path))
         return _caches.stores[0]
+
+
+def open_folder(store: PackedStore | str | Path) -> PackedStore:
+    """The store itself, or that of a path."""
+    from .packed_folder import PackedStore
+
+    return store if isinstance(store, PackedStore) else PackedStore(store)
 
 
 def set_packed_store(store: PackedStore | str | Path | None) -> None:
@@ -331,7 +338,7 @@ def set_packed_store(store: PackedStore | str | Path | None) -> None:
     InvalidArgumentError
         Not a folder; nothing is changed.
     """
-    chosen = store if store is None or isinstance(store, PackedStore) else PackedStore(store)
+    chosen = store if store is None else open_folder(store)
     with _caches.lock:
         _caches.stores[:] = [chosen]
 

@@ -1,7 +1,7 @@
 """SealedStore: packed weights in anonymous memory, written once, mapped by any number of processes.
 
     0      the contents, each from a multiple of 4096
-    ...    JSON: for each content its key, offset and size in bytes; from the offset in the store's name to the end
+    ...    a pickle: of each key the offset and size in bytes of its content; from the offset in the store's name on
 
 The memory is a file of the kernel without a name in any folder (``memfd``): it is gone with the last process that has
 it, whatever way that one ends. Others reach it through ``/proc/PID/fd`` of one that has it.
@@ -10,9 +10,9 @@ it, whatever way that one ends. Others reach it through ``/proc/PID/fd`` of one 
 from __future__ import annotations
 
 import fcntl
-import json
 import mmap
 import os
+import pickle
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -25,14 +25,13 @@ from ..errors import OutOfMemoryError, StateError, UnsupportedError, explain
 from ..fork import reset_in_child
 from ..mapped_file import ReadMapping
 from ._handle import ConstantBuffer
-from ._packed_file import describe_key
 from .identity import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ..typing import MemoryResource
-    from .packed_store import PackedKey
+    from .identity import PackedKey
 
 _CHUNK_NBYTES = 64 << 20
 _SEALS = sum(getattr(fcntl, f"F_SEAL_{what}", 0) for what in ("SEAL", "SHRINK", "GROW", "WRITE"))  # 0: no Linux
@@ -79,7 +78,7 @@ class SealedStore:
         index = self._mapping[name.index_offset :]
         if digest_of(index) != name.digest:
             raise StateError(explain(f"shared memory graphpool-{name.id} does not hold what its name says"))
-        self._places = {json.dumps(key): (offset, nbytes) for key, offset, nbytes in json.loads(index)}
+        self._places: dict[PackedKey, tuple[int, int]] = pickle.loads(index)  # noqa: S301 - of who made the name
         self._start = np.frombuffer(self._mapping, np.uint8).ctypes.data
 
     @classmethod
@@ -124,7 +123,7 @@ class SealedStore:
 
     def get(self, key: PackedKey, resource: MemoryResource | None = None) -> ConstantBuffer | None:
         """The content of a key, read-only, or None; nothing is taken of the resource."""
-        place = self._places.get(json.dumps(describe_key(key)))
+        place = self._places.get(key)
         if place is None:
             return None
         buffer = ConstantBuffer(self._start + place[0], place[1], owner=self._mapping)
@@ -141,13 +140,14 @@ class SealedStore:
 
 def _write(descriptor: int, contents: Mapping[PackedKey, Any]) -> tuple[int, int, bytes]:
     """Write all of it; its size, and offset and digest of the index. Units: bytes."""
-    index, offset = [], 0
+    index: dict[PackedKey, tuple[int, int]] = {}
+    offset = 0
     for key, data in contents.items():
         view = memoryview(data).cast("B")
-        index.append([describe_key(key), offset, view.nbytes])
+        index[key] = offset, view.nbytes
         _write_at(descriptor, view, offset)
         offset = -(-(offset + view.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
-    text = json.dumps(index).encode()
+    text = pickle.dumps(index, 5)
     _write_at(descriptor, memoryview(text), offset)
     return offset + len(text), offset, digest_of(text)
 

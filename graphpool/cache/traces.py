@@ -29,22 +29,6 @@ MOST = 2**62
 """Sizes and costs of a file are below."""
 
 
-class UseRecorder:
-    """Uses of constants in order, as a trace. Used under the cache's lock.
-
-    `trace` grows; its keys are numbers in the order of first use.
-    """
-
-    def __init__(self) -> None:
-        self.trace: list[Item] = []
-        self._names: dict[Hashable, int] = {}
-
-    def note(self, key: Hashable, item: Item) -> None:
-        """Record as many uses as the item tells."""
-        name = self._names.setdefault(key, len(self._names))
-        self.trace += [item._replace(key=name, uses=1)] * item.uses
-
-
 class Replay(NamedTuple):
     """What a policy achieved: hits, misses, cost of the hits, cost of all accesses, most bytes held at once."""
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .partition import Partition
     from .pattern import Pattern
 
-__getattr__ = lazy_names(__name__, {"Graph": "graph", "Op": "op", "Partition": "partition", "Pattern": "pattern"})
+__getattr__, __dir__ = lazy_names(
+    __name__, {"Graph": "graph", "Op": "op", "Partition": "partition", "Pattern": "pattern"}
+)
 
 __all__ = ["Backend", "Graph", "LogicalTensor", "Op", "Partition", "Pattern", "backends_for", "register_backend"]

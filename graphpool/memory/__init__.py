@@ -24,29 +24,46 @@ A lease is the only right to an arena. The package knows nothing of graphs, cach
 from typing import TYPE_CHECKING
 
 from .._lazy import lazy_names
-from ._arena import ArenaPool
-from ._budget import Budget
-from ._host import CONSTANTS_TRACE_DOMAIN, TRACE_DOMAIN, HostResource
-from ._stats import AllocationStats, ArenaStats, BudgetStats
-from .adaptors import (
-    CallbackResource,
-    FailureCallbackResource,
-    LimitingResource,
-    LoggingResource,
-    StatisticsResource,
-    TrackingResource,
-)
-from .lifetime import BlobLifetimeManager, OffsetLifetimeManager
-from .managers import MemoryManagerCached, MemoryManagerOnDemand, PoolManager
-from .plan_check import check_plan
-from .planner import BufferInfo, MemoryPlan, plan, read_csv, write_csv
-from .user_planner import Planner
 
 if TYPE_CHECKING:
+    from ._arena import ArenaPool
+    from ._budget import Budget
+    from ._host import CONSTANTS_TRACE_DOMAIN, TRACE_DOMAIN, HostResource
+    from ._stats import AllocationStats, ArenaStats, BudgetStats
+    from .adaptors import (
+        CallbackResource,
+        FailureCallbackResource,
+        LimitingResource,
+        LoggingResource,
+        StatisticsResource,
+        TrackingResource,
+    )
     from .group import MemoryGroup, TensorAllocator
+    from .lifetime import BlobLifetimeManager, OffsetLifetimeManager
+    from .managers import MemoryManagerCached, MemoryManagerOnDemand, PoolManager
+    from .plan_check import check_plan
+    from .planner import BufferInfo, MemoryPlan, plan, read_csv, write_csv
     from .snapshot import SnapshotResource
+    from .user_planner import Planner
 
-__getattr__ = lazy_names(__name__, {"MemoryGroup": "group", "SnapshotResource": "snapshot", "TensorAllocator": "group"})
+_HOMES = {
+    "ArenaPool": "_arena",
+    "Budget": "_budget",
+    **dict.fromkeys(["CONSTANTS_TRACE_DOMAIN", "TRACE_DOMAIN", "HostResource"], "_host"),
+    **dict.fromkeys(["AllocationStats", "ArenaStats", "BudgetStats"], "_stats"),
+    **dict.fromkeys(
+        ["CallbackResource", "FailureCallbackResource", "LimitingResource", "LoggingResource", "StatisticsResource",
+         "TrackingResource"], "adaptors",
+    ),
+    **dict.fromkeys(["MemoryGroup", "TensorAllocator"], "group"),
+    **dict.fromkeys(["BlobLifetimeManager", "OffsetLifetimeManager"], "lifetime"),
+    **dict.fromkeys(["MemoryManagerCached", "MemoryManagerOnDemand", "PoolManager"], "managers"),
+    "check_plan": "plan_check",
+    **dict.fromkeys(["BufferInfo", "MemoryPlan", "plan", "read_csv", "write_csv"], "planner"),
+    "SnapshotResource": "snapshot",
+    "Planner": "user_planner",
+}  # fmt: skip
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = [
     "CONSTANTS_TRACE_DOMAIN",

@@ -6,10 +6,8 @@ nothing. Locks are re-entrant, because a collected lease may give memory back in
 
 from __future__ import annotations
 
-import csv
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -271,6 +269,8 @@ class TrackingResource(Adaptor):
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
         """Allocate from the upstream and record."""
+        import traceback
+
         address = self.upstream.allocate(nbytes, alignment, stream)
         self._live[address] = Allocation(nbytes, tuple(traceback.format_stack()[:-1]))
         return address
@@ -355,6 +355,8 @@ class LoggingResource(Adaptor):
     COLUMNS = ("thread", "time_ns", "action", "address", "nbytes", "alignment")
 
     def __init__(self, upstream: MemoryResource, path: str | Path | TextIO) -> None:
+        import csv
+
         super().__init__(upstream)
         self._owns_file = isinstance(path, str | Path)
         if isinstance(path, str | Path):

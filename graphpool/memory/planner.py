@@ -6,7 +6,6 @@ be computed long before any memory exists, and `check_plan` verifies it without 
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 from collections.abc import Iterable
@@ -16,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass, replace
-from graphpool.drawing import Bar, describe_size, draw_arena
 from graphpool.errors import InvalidArgumentError, brief, check_choice, explain
-from graphpool.notebook import html_table
 
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
@@ -130,6 +127,9 @@ class MemoryPlan:
 
     def _repr_html_(self) -> str:
         """For notebooks."""
+        from graphpool.drawing import describe_size
+        from graphpool.notebook import html_table
+
         rows = {
             "buffers": len(self.offsets),
             "arena": describe_size(self.nbytes),
@@ -159,6 +159,8 @@ class MemoryPlan:
         UnsupportedError
             matplotlib is not installed; it comes with the extra ``graphpool[profile]``.
         """
+        from graphpool.drawing import Bar, draw_arena
+
         bars = []
         for buffer in buffers:
             if buffer.id not in self.offsets:
@@ -522,6 +524,8 @@ def read_csv(path: str | Path) -> list[BufferInfo]:
     InvalidArgumentError
         The file is no CSV in UTF-8, a column is missing, or a value is no number; the message names the line.
     """
+    import csv
+
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
         try:
@@ -546,6 +550,8 @@ def write_csv(path: str | Path, buffers: Iterable[BufferInfo], plan: MemoryPlan 
     plan : MemoryPlan, optional
         Whose offsets are written in place of fixed ones.
     """
+    import csv
+
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*_REQUIRED, "alignment", "offset", "gaps"])

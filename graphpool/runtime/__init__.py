@@ -63,7 +63,7 @@
     _step_call.pyx  a program on addresses that the runner knows, which `execute` would check; a loop's trips
     session.py      Session: runs of a model that share states, in memory of its own
     session_states.py  which outputs are inputs of the next run; held_states.py: forms for the memory where they stay
-    state_buffers.py   that memory, shared by forks
+    state_buffers.py   that memory, shared by forks; open_sessions.py   the sessions of a model
     shared_model.py share, SharedModel: the weights of a model once for all processes of a machine
     file_arrays.py  what pickles hold of arrays in files: path, content and place
     _result_arrays.pyx arrays for results, in memory that earlier results have left
@@ -86,18 +86,23 @@ with collection_paused():  # what modules hold stays
     from .constant_part import ExecuteOptions
     from .engine import Engine
     from .model import Model
-    from .session import Session
     from .shared_model import SharedModel, share
 
     settle_objects()
 
 if TYPE_CHECKING:
     from .dynamic_partition import DynamicPartition
+    from .session import Session
     from .tensor_file import load_tensor, save_tensor
 
-__getattr__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
-    {"DynamicPartition": "dynamic_partition", "load_tensor": "tensor_file", "save_tensor": "tensor_file"},
+    {
+        "DynamicPartition": "dynamic_partition",
+        "Session": "session",
+        "load_tensor": "tensor_file",
+        "save_tensor": "tensor_file",
+    },
 )
 
 __all__ = [

@@ -20,9 +20,7 @@ from . import blas_threads
 from .scheduling import SEQUENTIAL
 from ._program import FIRST_EXTERNAL
 from ._tensor import as_tensors
-from graphpool.drawing import describe_size
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, brief, check_choice, explain
-from graphpool.notebook import brief_list, html_table
 
 cdef enum:
     MAX_PORTS = 4096
@@ -671,6 +669,9 @@ cdef class CompiledPartition:
 
     def _repr_html_(self):
         """For notebooks."""
+        from graphpool.drawing import describe_size
+        from graphpool.notebook import brief_list, html_table
+
         sides = {side: brief_list(getattr(self, side)) for side in ("inputs", "outputs")}
         rows = {"kernels": brief_list(self.implementations) if self.implementations else "on the host"} | sides
         rows["scratchpad"] = describe_size(self.scratchpad_nbytes)

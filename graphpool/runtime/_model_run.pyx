@@ -10,8 +10,6 @@ from ._form_cache cimport FormCache, FormUse
 from ._form_run cimport FormRun
 from ._ndarray cimport GP_ALIGNED, GP_C_CONTIGUOUS, fields_of, gp_array, has_shape
 
-import logging
-
 from numpy import may_share_memory, ndarray
 
 from graphpool import spans
@@ -19,8 +17,6 @@ from graphpool.errors import GraphpoolError, InvalidArgumentError, explain
 from graphpool.log import error_log, execute_log, profile_log
 
 from .model_port import as_input, check_is_mapping, check_names
-
-cdef object INFO = logging.INFO
 
 
 cdef class InputPorts:
@@ -150,7 +146,7 @@ cdef class ModelRun:
 
     def run_in_turn(self, dict arrays not None, work, *given):
         """What `in_turn` returns of a run for these inputs; whoever listens is told of it."""
-        if spans.opener is not None or execute_log.isEnabledFor(INFO) or profile_log.isEnabledFor(INFO):
+        if spans.opener is not None or execute_log.is_on() or profile_log.is_on():
             return self._run_told(arrays, work, *given)
         return self.in_turn(work, *given)
 

@@ -10,12 +10,10 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from .. import log
-from ..drawing import describe_size
 from ..errors import InvalidArgumentError, StateError, explain
 from ..fork import Locked
 from ..memory import Budget, LimitingResource, StatisticsResource
 from ..memory.user_planner import check_planner
-from ..notebook import brief_list, html_table
 from . import idle_decay
 from .device import open_device
 from .engine_constants import EngineConstants
@@ -295,6 +293,9 @@ class Engine(Locked):
 
     def _repr_html_(self) -> str:
         """For notebooks."""
+        from ..drawing import describe_size
+        from ..notebook import brief_list, html_table
+
         held = {name: describe_size(nbytes) for name, nbytes in self.budget.holdings().items() if nbytes}
         rows: dict[str, object] = {
             "threads": self.threads,

@@ -294,8 +294,7 @@ _CLASSES = {
     for module, names in {
         "_size_program": "SizeProgram",
         "_size_records": "read_trace real_at size_at",
-        "cache.identity": "Fingerprint",
-        "cache.packed_store": "PackedKey",
+        "cache.identity": "Fingerprint PackedKey",
         "graph.logical_tensor": "checked_tensor",
         "runtime._program": "Program",
         "runtime._variable": "VariableProgram _restore",

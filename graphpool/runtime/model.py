@@ -8,17 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphpool.cache.process import borrow_packed, return_packed
-from graphpool.drawing import describe_size
 from graphpool.errors import InvalidArgumentError, StateError, UnsupportedError, check_choice, explain
-from graphpool.notebook import brief_list, html_table
 
 from .heap import trim_heap
 from .model_forms import ModelForms
 from .model_memory import Ranked
 from .model_port import check_is_mapping, describe_port
 from .scheduling import parse_options
-from .session import Session
-from .session_states import find_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
     from .model_form import ModelForm
     from .model_forms import ModelStats, Specialise
     from .model_port import ModelPort
+    from .session import Session
 
 __all__ = ["WEIGHTS_MODES", "Model"]
 
@@ -273,6 +270,8 @@ class Model(Ranked):
         UnsupportedError
             The engine is a GPU.
         """
+        from .session import Session
+
         self._forms.cache.check_open()
         if not self.engine.device.forms.vary:
             hint = "run the model with its states as inputs, or on an engine of kind cpu"
@@ -283,6 +282,8 @@ class Model(Ranked):
     @property
     def states(self) -> dict[str, str]:
         """Outputs that are inputs of the next run, as their names say: ``present...`` becomes ``past...``."""
+        from .session_states import find_states
+
         return find_states(self.inputs, self.outputs)
 
     # ---- what is known of it
@@ -612,6 +613,9 @@ class Model(Ranked):
 
     def _repr_html_(self) -> str:
         """For notebooks."""
+        from graphpool.drawing import describe_size
+        from graphpool.notebook import brief_list, html_table
+
         ins, outs = ([f"{port.name}: {describe_port(port)}" for port in side] for side in (self.inputs, self.outputs))
         rows: dict[str, object] = {"inputs": brief_list(ins), "outputs": brief_list(outs)}
         rows["schedule"] = f"{self.options.policy}, {self.options.streams} streams at most"

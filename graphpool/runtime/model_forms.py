@@ -14,7 +14,7 @@ from graphpool import spans
 from graphpool._collection import collection_paused
 from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, StateError, explain
-from graphpool.log import compile_log, execute_log, is_on, profile_log
+from graphpool.log import compile_log, execute_log, profile_log
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.memory._budget import IDLE_PRIMITIVES
 
@@ -30,7 +30,7 @@ from .mapped_reads import NO_READS, MappedReads
 from .memory_peak import MemoryPeak
 from .model_memory import ModelMemory, shared_nbytes
 from .model_port import check_is_mapping, describe_shapes, stand_in
-from .session import Sessions
+from .open_sessions import Sessions
 from .shape_ranges import ShapeRanges
 from .shared_arenas import SharedArenas
 from .stored_forms import FormRequest, StoredSpecialiser, context_of
@@ -297,7 +297,7 @@ class ModelForms(ModelRun):
                 partitions=made.npartitions, programs_nbytes=made.programs_nbytes,
                 constants_nbytes=made.constants_nbytes, arena_nbytes=made.arena_nbytes,
             )  # fmt: skip
-        if is_on(compile_log):
+        if compile_log.is_on():
             self._tell_compiled(made, described, (time.perf_counter() - start) * 1e3)
         return made
 

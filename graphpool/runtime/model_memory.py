@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ._share import PrimitiveShare
     from .engine_models import EngineModels
     from .executable import Executable
-    from .session import Sessions
+    from .open_sessions import Sessions
     from .shared_arenas import SharedArenas
     from .variable_forms import VariableForms
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from graphpool.errors import (
     brief,
     explain,
 )
-from graphpool.fork import Locked, reset_in_child
+from graphpool.fork import reset_in_child
 from graphpool.memory._arrays import ArrayAllocator
 
 from ._model_run import InputPorts, check_outputs
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from .model import Model
     from .model_port import ModelPort
 
-__all__ = ["Session", "Sessions"]
+__all__ = ["Session"]
 
 _EMPTY = StateContent({}, {})
 
@@ -511,31 +510,3 @@ class Session:
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else f"{len(self.states)} states, length {self.length}"
         return f"Session({self.model.name!r}, {state})"
-
-
-class Sessions(Locked):
-    """The open sessions of a model, held weakly. Threads: safe."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._items: WeakSet[Session] = WeakSet()
-
-    def add(self, session: Session) -> None:
-        """One more."""
-        with self._lock:
-            self._items.add(session)
-
-    def _list(self) -> list[Session]:
-        with self._lock:
-            return list(self._items)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all their states, shared ones counted once. Unit: bytes."""
-        found = {id(b): b.nbytes for b in [session.buffers for session in self._list()] if b is not None}
-        return sum(found.values())
-
-    def close(self) -> None:
-        """Close all."""
-        for session in self._list():
-            session.close()

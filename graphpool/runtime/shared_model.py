@@ -7,8 +7,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphpool.cache import ConstantBuffer, PackedKey, PackedStore, packed_store
+from graphpool.cache import ConstantBuffer, PackedKey, packed_store
 from graphpool.cache.identity import Fingerprint, digest_of
+from graphpool.cache.process import open_folder
 from graphpool.cache.sealed_store import SealedName, SealedStore
 from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.mapped_file import ReadMapping
@@ -21,6 +22,8 @@ from .stored_forms import SharedForms, StoredForm, StoredSpecialiser
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from graphpool.cache import PackedStore
 
     from .engine import Engine
 
@@ -55,7 +58,7 @@ class SharedModel:
     @property
     def nbytes(self) -> int | None:
         """Size of the anonymous memory; None where a folder has the weights. Unit: bytes."""
-        return None if isinstance(self._store, PackedStore) else self._store.nbytes
+        return self._store.nbytes if isinstance(self._store, SealedStore | SealedName) else None
 
     def open(self, *, engine: Engine | None = None) -> Model:
         """The model, over the shared weights.
@@ -194,9 +197,7 @@ def share(model: Model, *, store: PackedStore | str | Path | None = None) -> Sha
     """
     if not isinstance(model, Model):
         raise InvalidArgumentError(explain("model to share", accepted="a graphpool.Model", got=type(model).__name__))
-    chosen = store if store is None or isinstance(store, PackedStore) else PackedStore(store)
-    if chosen is None:
-        chosen = packed_store()
+    chosen = packed_store() if store is None else open_folder(store)
     contents: dict[PackedKey, Any] = dict(model.packed_constants())
     make, (inputs, outputs, specialise, engine) = model.__reduce__()
     arrays: dict[PackedKey, Any] = {}

@@ -17,20 +17,25 @@ Everything is a pure function over numbers: no streams, threads or memory are to
 from typing import TYPE_CHECKING
 
 from .._lazy import lazy_names
-from .graph import DependencyGraph
-from .instructions import AddEvent, Run, SetStream, StreamBarrier, WaitEvent
-from .ordering import verify
 from .replay import Streams, replay
-from .schedule import Schedule
 
 if TYPE_CHECKING:
+    from .graph import DependencyGraph
+    from .instructions import AddEvent, Run, SetStream, StreamBarrier, WaitEvent
+    from .ordering import verify
     from .policies import asap, auto, fold, ios, list_schedule, nimble, sequential, wavefront
+    from .schedule import Schedule
     from .simulation import Simulation, simulate
 
-_POLICIES = "asap", "auto", "fold", "ios", "list_schedule", "nimble", "sequential", "wavefront"
-__getattr__ = lazy_names(
-    __name__, dict.fromkeys(_POLICIES, "policies") | {"Simulation": "simulation", "simulate": "simulation"}
-)
+_HOMES = {
+    "DependencyGraph": "graph",
+    **dict.fromkeys(["AddEvent", "Run", "SetStream", "StreamBarrier", "WaitEvent"], "instructions"),
+    "verify": "ordering",
+    **dict.fromkeys(["asap", "auto", "fold", "ios", "list_schedule", "nimble", "sequential", "wavefront"], "policies"),
+    "Schedule": "schedule",
+    **dict.fromkeys(["Simulation", "simulate"], "simulation"),
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = [
     "AddEvent",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import threading
@@ -44,6 +43,8 @@ class LatencyCache:
     @staticmethod
     def key(streams: Iterable[Sequence[str]]) -> str:
         """One string for what runs side by side: the order of the streams does not matter, that in a stream does."""
+        import json  # not by all who ask whether anything was measured
+
         return json.dumps(sorted(map(list, streams)))
 
     def get(self, key: str) -> float | None:
@@ -70,6 +71,7 @@ class LatencyCache:
         What other processes have saved there in the meantime stays, as far as it fits the capacity. Raises
         `InvalidArgumentError` where the cache was made without a path.
         """
+        import json
         import tempfile  # which brings in ten modules more
 
         if self.path is None:
@@ -110,6 +112,8 @@ def checked_latency(latency: object, what: str) -> float:
 
 def _load(path: Path, machine: str) -> dict[str, float]:
     """What the file holds, if there is one and it is of this machine."""
+    import json
+
     if not path.exists():
         return {}
     try:

@@ -71,6 +71,11 @@ def test_dir_lists_the_public_names() -> None:
     assert dir(graphpool) == sorted(graphpool.__all__)
 
 
+def test_dir_of_a_package_lists_names_that_are_imported_later() -> None:
+    assert dir(graphpool.memory) == sorted(graphpool.memory.__all__)
+    assert "write_trace" in dir(graphpool.cache)
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Grahp'"):
         _ = graphpool.Grahp

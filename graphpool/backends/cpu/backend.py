@@ -13,7 +13,7 @@ from ... import spans
 from ..._sizes import hint_of
 from ...cache import compiled_partition_cache, primitive_cache
 from ...graph.completion import complete_shapes
-from ...log import compile_log, is_on
+from ...log import compile_log
 from ...runtime._compiled import CompiledPartition
 from ...runtime._template import Template
 from ...runtime.dynamic_partition import DynamicPartition
@@ -259,7 +259,7 @@ def make_primitive(
     names = [step.name for step in steps]
     step_ops = [position[step.op_id] for step in steps]
     parts = link_constants(lowering, threads)
-    if is_on(compile_log):
+    if compile_log.is_on():
         ms = (time.perf_counter() - start) * 1e3
         compile_log.info("program of %d steps in %.3g ms, arena %d bytes", len(steps), ms, linked.program.arena_nbytes)
         for number, name in zip(step_ops, names, strict=True):

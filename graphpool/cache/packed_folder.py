@@ -16,7 +16,6 @@ from weakref import WeakValueDictionary
 from ..errors import InvalidArgumentError, PerformanceWarning, StateError, explain
 from ..fork import reset_in_child
 from ..mapped_file import check_mapping, open_regular
-from ..notebook import html_table
 from ._bounded import CacheStats, show_stats
 from ._check import check_limit
 from ._digest_file import digests_name, encode_digests, read_digests
@@ -30,7 +29,6 @@ from ._packed_file import (
     write_all,
     write_file,
 )
-from .identity import Fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,14 +36,7 @@ if TYPE_CHECKING:
     from ..mapped_file import MappedFile
     from ..typing import MemoryResource
     from ._handle import ConstantBuffer
-
-
-class PackedKey(NamedTuple):
-    """What the bytes of a packed weight depend on: its content, the layout's id, the instruction set it is for."""
-
-    content: Fingerprint
-    layout: str
-    isa: str
+    from .identity import PackedKey
 
 
 class _File(NamedTuple):
@@ -407,6 +398,8 @@ class PackedStore:
 
     def _repr_html_(self) -> str:
         """For notebooks."""
+        from ..notebook import html_table
+
         try:
             return show_stats(f"PackedStore {self.path}", self.stats())
         except StateError:
