@@ -19,12 +19,14 @@ from graphpool.errors import InvalidArgumentError, brief, check_choice, explain
 
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
-from ._search import search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from matplotlib.figure import Figure
+
+    Live = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+    """Times at which the set of live buffers changes, and the bytes that are live from each to the next."""
 
 METHODS = ("auto", "greedy", "exact", *(f"{order}_{fit}" for order in ORDERS for fit in ("best", "first")))
 """What ``plan(method=)`` accepts: a strategy, or one greedy order with best or first fit."""
@@ -251,13 +253,14 @@ def plan(
     check_choice("method", method, METHODS)
     _check_limits(deadline_s, node_limit)
     problem = _as_arrays(items, alignment)
-    bound = _lower_bound(problem)
+    live = _live_sizes(problem)
+    bound = _lower_bound(problem, live)
 
     def made(offsets: np.ndarray[Any, Any], nbytes: int, bound: int, used: str) -> MemoryPlan:
         by_id = {item.id: int(offset) for item, offset in zip(items, offsets, strict=True)}
         return MemoryPlan(by_id, nbytes, bound, nbytes <= bound, used, time.perf_counter() - start)
 
-    best = _plan_greedily(problem, bound, method)
+    best = _plan_greedily(problem, live, bound, method)
     if on_improve is not None:
         on_improve(made(best[0], best[1], bound, best[2]))
 
@@ -272,6 +275,8 @@ def plan(
     nodes = node_limit or (_EXACT_NODES if is_limited else 2**62 if deadline_s else 0)
     proved = bound
     if nodes and method in ("auto", "exact") and best[1] > target:
+        from ._search import search
+
         proved = search(problem, best[1], bound, target, nodes, deadline_s, improved)
     offsets, nbytes, used = best
     if capacity is not None and nbytes > capacity:
@@ -305,7 +310,8 @@ class Lifetimes:
         if total > self._most:
             raise InvalidArgumentError(explain("the buffers are too large to plan", accepted="2**60 bytes", got=total))
         problem = replace(self._problem, size=np.array(sizes, np.int64))
-        offsets, nbytes, _ = _plan_greedily(problem, _lower_bound(problem), "auto")
+        live = _live_sizes(problem)
+        offsets, nbytes, _ = _plan_greedily(problem, live, _lower_bound(problem, live), "auto")
         return offsets.tolist(), nbytes
 
 
@@ -318,7 +324,8 @@ def _check_limits(deadline_s: float, node_limit: int | None) -> None:
 
 def lower_bound(items: Sequence[BufferInfo], alignment: int = 64) -> int:
     """The least that any plan needs, as `MemoryPlan` has it; raises as `plan` does. Unit: bytes."""
-    return _lower_bound(_as_arrays(items, alignment))
+    problem = _as_arrays(items, alignment)
+    return _lower_bound(problem, _live_sizes(problem))
 
 
 def _as_buffers(given: Iterable[BufferInfo]) -> list[BufferInfo]:
@@ -376,8 +383,7 @@ def _check_buffer(item: BufferInfo) -> None:
     raise InvalidArgumentError(explain(f"buffer {item.id!r}: {problem}"), buffer_id=item.id)
 
 
-def _live_sizes(problem: Problem) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Times at which the set of live buffers changes, and the bytes that are live from each to the next."""
+def _live_sizes(problem: Problem) -> Live:
     which, lower, upper = problem.windows.T
     times = np.concatenate([lower, upper])  # np.unique takes 20 ms once: it loads numpy.ma
     order = np.argsort(times)
@@ -386,27 +392,25 @@ def _live_sizes(problem: Problem) -> tuple[np.ndarray[Any, Any], np.ndarray[Any,
     return times[is_last], np.cumsum(change)[is_last]
 
 
-def _lower_bound(problem: Problem) -> int:
+def _lower_bound(problem: Problem, live: Live) -> int:
     """The most bytes live at once, or the end of the highest fixed buffer if that is more."""
-    _, live = _live_sizes(problem)
     fixed = problem.fixed >= 0
     ends = (problem.fixed + problem.size)[fixed]
-    return int(max(live.max(initial=0), ends.max(initial=0)))
+    return int(max(live[1].max(initial=0), ends.max(initial=0)))
 
 
-def _plan_greedily(problem: Problem, bound: int, method: str) -> tuple[np.ndarray[Any, Any], int, str]:
+def _plan_greedily(problem: Problem, live: Live, bound: int, method: str) -> tuple[np.ndarray[Any, Any], int, str]:
     """Offsets, arena size and name of the best greedy pass; passes stop early when the bound is met."""
     names = [name for name in METHODS if name.endswith(("_best", "_first"))]
     if method in names:
         names = [method]
     affordable = max(1, int(_GREEDY_EFFORT / _pass_effort(problem)))
     best: tuple[np.ndarray[Any, Any], int, str] | None = None
-    keys = _order_keys(problem)
     for name in names[:affordable]:
         order, fit = name.rsplit("_", 1)
         limit = best[1] - 1 if best else MAX_TOTAL * 2
         offsets = np.empty(len(problem.size), dtype=np.int64)
-        nbytes = place(problem, _sorted_by(keys[order], problem), fit == "best", limit, offsets)
+        nbytes = place(problem, _sorted_by(_order_key(order, problem, live), problem), fit == "best", limit, offsets)
         if nbytes >= 0:
             best = (offsets, nbytes, name)
         if best and best[1] <= bound:
@@ -423,17 +427,17 @@ def _pass_effort(problem: Problem) -> float:
     return float(n * n / 2 + 4 * (born_before_end - dead_before_birth).sum() + 1)
 
 
-def _order_keys(problem: Problem) -> dict[str, np.ndarray[Any, Any]]:
-    """What each greedy order sorts by, largest first."""
-    lifetime = (problem.upper - problem.lower).astype(np.float64)
-    times, live = _live_sizes(problem)
-    return {
-        "size": problem.size,
-        "area": problem.size * lifetime,
-        "lifetime": lifetime,
-        "birth": -problem.lower,
-        "breadth": _range_max(live, np.searchsorted(times, problem.lower), np.searchsorted(times, problem.upper)),
-    }
+def _order_key(order: str, problem: Problem, live: Live) -> np.ndarray[Any, Any]:
+    """What a greedy order sorts by, largest first."""
+    if order == "size":
+        return problem.size
+    if order == "birth":
+        return -problem.lower
+    if order == "breadth":
+        times, nbytes = live
+        return _range_max(nbytes, np.searchsorted(times, problem.lower), np.searchsorted(times, problem.upper))
+    lifetime: np.ndarray[Any, Any] = (problem.upper - problem.lower).astype(np.float64)
+    return lifetime * problem.size if order == "area" else lifetime
 
 
 def _sorted_by(key: np.ndarray[Any, Any], problem: Problem) -> np.ndarray[Any, Any]:

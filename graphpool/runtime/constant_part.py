@@ -31,6 +31,7 @@ __all__ = [
     "check_files",
     "drop_pages",
     "file_of",
+    "files_of",
     "held_nbytes",
     "identity_of",
     "known_fingerprint",
@@ -199,9 +200,13 @@ def drop_pages(array: Any) -> None:
 
 def check_files(arrays: Iterable[Any]) -> None:
     """Raise `StateError` if one of these arrays lies in a mapped file that was changed in place: see `MappedFile`."""
-    files = {id(found): found for found in map(_mapping_of, arrays) if isinstance(found, MappedFile)}
-    for file in files.values():
+    for file in files_of(arrays):
         file.check()
+
+
+def files_of(arrays: Iterable[Any]) -> list[MappedFile]:
+    """The mapped files in which these arrays lie, each once."""
+    return [*{id(found): found for found in map(_mapping_of, arrays) if isinstance(found, MappedFile)}.values()]
 
 
 def held_nbytes(weight: Any) -> int:

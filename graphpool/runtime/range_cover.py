@@ -93,7 +93,8 @@ class RangeCover:
             rest = self._serve([ranges.box], len(self.forms) + _MOST_FASTEST, exactly=True)
             if self._serve(rest, 0, exactly=False):  # too many parts to look at
                 self._served = served
-        for form, layout in self._layouts({}).items():
+        self._whole_layouts = self._layouts({})
+        for form, layout in self._whole_layouts.items():
             self.forms[form].use_layout(layout)
 
     # ---- which form serves what
@@ -190,7 +191,7 @@ class RangeCover:
         what has been found for a shape in it.
         """
         found = Worst()
-        layouts = self._layouts(box or {})
+        layouts = self._layouts(box) if box else self._whole_layouts
         order = count()
         heap: list[tuple[int, int, int, Box]] = []
 

@@ -26,7 +26,7 @@ from graphpool.graph.backend import are_own_backends
 from graphpool.log import compile_log
 from graphpool.typing import DataType
 
-from .constant_part import check_files, place_in_mapping
+from .constant_part import files_of, place_in_mapping
 from .costs import has_costs
 from .executable import kept_weights
 from .form_record import Described, UnwritableError, read_form
@@ -238,13 +238,7 @@ class SharedForms(StoredForms):
 
     def __init__(self, context: str, forms: Sequence[StoredForm], contents: Sequence[Any]) -> None:
         super().__init__(context)
-        self.forms, self._arrays = [*forms], contents
-
-    def _read(
-        self, form: StoredForm, request: FormRequest, specialise: Callable[..., ModelForm]
-    ) -> tuple[ModelForm, ReadSteps, VariableForm | None]:
-        check_files(self._arrays)
-        return super()._read(form, request, specialise)
+        self.forms, self._arrays, self.files = [*forms], contents, files_of(contents)
 
     def _contents_of(self, form: StoredForm) -> list[Any]:
         """The constants of a form."""
