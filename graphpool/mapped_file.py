@@ -119,11 +119,14 @@ class MappedFile(ReadMapping):
 
     @property
     def identity(self) -> tuple[str | int, ...]:
-        """What the system of this machine told of the file when it was mapped.
+        """What the system of this machine told of the file when it was mapped; the last time of change stands last.
 
         A file of which `is_settled` was true then, and which has this identity, has the content that it had.
         """
-        return _identity(self._known)
+        return self._identify(self._known)
+
+    def _identify(self, about: os.stat_result) -> tuple[str | int, ...]:
+        return _identity(about)
 
     @property
     def is_settled(self) -> bool:
@@ -131,9 +134,9 @@ class MappedFile(ReadMapping):
 
         One that was written a moment ago may be written again without another time of change.
         """
-        now = _stat(self.path)
-        is_old = self._opened_ns - self._known.st_ctime_ns > _SETTLED_NS
-        return is_old and now is not None and _identity(now) == self.identity
+        now, identity = _stat(self.path), self.identity
+        is_old = self._opened_ns - int(identity[-1]) > _SETTLED_NS
+        return is_old and now is not None and self._identify(now) == identity
 
     def content(self) -> FileContent | None:
         """What the file is called and holds, for other processes; None if another one has its name, or none.

@@ -11,7 +11,8 @@
     traces.py        a simulator of policies; several at several capacities, plotted
     identity.py      names of contents; _quick.pyx: a digest at the speed of memory, for those inside a process
     packed_folder.py PackedStore: packed weights in files that processes share; _packed_file.py: one file;
-                     _digest_file.py: what the parts of a mapped file are named by
+                     _digest_file.py: what the parts of a mapped file are named by; _checked_files.py: which files
+                     were found undamaged
     sealed_store.py  SealedStore: packed weights in anonymous memory that processes share
     _bounded.py      what both share: a bound in bytes, counters, callbacks; _check.py
 

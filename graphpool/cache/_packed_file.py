@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..typing import MemoryResource
+    from ._checked_files import CheckedFiles
     from .identity import PackedKey
 
 MAGIC = b"GPPACK\x00\x02"
@@ -43,7 +45,7 @@ class DamagedFileError(Exception):
 
 
 class _StoredFile(MappedFile):
-    """One whose time of writing is that of its last use, and that the store may remove at any time.
+    """One whose time of reading is that of its last use, and that the store may remove at any time.
 
     Runs read all of it, again and again.
     """
@@ -54,6 +56,11 @@ class _StoredFile(MappedFile):
         """Raise `StateError` if the file was cut short."""
         if not self.is_whole:
             super().check()
+
+    def _identify(self, about: os.stat_result) -> tuple[str | int, ...]:
+        """Its name too; without the system's time of change, which each use sets."""
+        *rest, _changed_ns = super()._identify(about)
+        return self.path.name, *rest
 
     def content(self) -> None:
         """None: nothing may refer to it."""
@@ -98,8 +105,8 @@ def write_all(descriptor: int, *parts: bytes | memoryview) -> None:
     os.fsync(descriptor)
 
 
-def map_file(path: Path, key: PackedKey) -> ConstantBuffer:
-    """The packed weight of a file, mapped read-only, after all of it was checked.
+def map_file(path: Path, key: PackedKey, checked: CheckedFiles | None) -> ConstantBuffer:
+    """The packed weight of a file, mapped read-only, after all of it was checked, unless it is one of those `checked`.
 
     Raises DamagedFileError where something is not as it should be, OSError where it is not there or cannot be read; a
     symbolic link is not followed.
@@ -110,7 +117,11 @@ def map_file(path: Path, key: PackedKey) -> ConstantBuffer:
         raise DamagedFileError("the file is empty") from error
     whole = np.frombuffer(mapped, np.uint8)
     blob = whole[HEADER_NBYTES:]
-    _check_header(whole[:HEADER_NBYTES].tobytes(), key, blob.data)
+    if checked is None or not blob.nbytes or not checked.has(mapped.identity):
+        _check_header(whole[:HEADER_NBYTES].tobytes(), key, blob.data)
+        if checked is not None and mapped.is_settled:
+            with suppress(OSError):  # the next process checks it again
+                checked.add(mapped.identity)
     buffer = ConstantBuffer(blob.ctypes.data, blob.nbytes, owner=mapped)
     buffer.freeze()
     return buffer

@@ -6,6 +6,7 @@ import fcntl
 import os
 import stat
 import threading
+import time
 import warnings
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,6 +19,7 @@ from ..fork import reset_in_child
 from ..mapped_file import check_mapping, open_regular
 from ._bounded import CacheStats, show_stats
 from ._check import check_limit
+from ._checked_files import CheckedFiles
 from ._digest_file import digests_name, encode_digests, read_digests
 from ._packed_file import (
     HEADER_NBYTES,
@@ -82,7 +84,9 @@ class PackedStore:
     ignored. Nothing here writes a file in place, and nobody else may: replace by renaming.
     Ownership: a buffer keeps its mapping alive. Threads: safe, between processes as well, also after ``fork``. Cost: a
     first `get` reads and checks the file, at the speed of memory where it is cached; further ones, while a buffer of it
-    lives, are a look-up.
+    lives, are a look-up. In a folder that nobody else may write to, a file that a process has found undamaged is not
+    read again for checking by others, as long as the system tells the same device, inode, size and time of writing of
+    it, since the machine was started.
     Needs a file system with renaming and advisory locks (``flock``).
     Source: the mapped weights of inference servers; atomic replacement as databases do it.
     """
@@ -99,6 +103,8 @@ class PackedStore:
         except OSError as error:
             raise InvalidArgumentError(explain(f"store at {path}", accepted="a folder", got=error)) from error
         self._lock = threading.RLock()
+        self._checked_path = self.path / ".checked"
+        self._checked = CheckedFiles(self._checked_path)
         self._mapped: WeakValueDictionary[str, ConstantBuffer] = WeakValueDictionary()
         self._warned: set[str] = set()
         self._noted: dict[str, int] = {}  # name of a file of digests that this object wrote -> how many
@@ -155,7 +161,8 @@ class PackedStore:
     def _open(self, name: str, key: PackedKey, resource: MemoryResource | None) -> ConstantBuffer | None:
         path, is_mapped = self.path / name, self.mapping == "map"
         try:
-            buffer = map_file(path, key) if is_mapped else copy_file(path, key, resource)
+            checked = self._checked if is_mapped and self.keeps_programs else None
+            buffer = map_file(path, key, checked) if is_mapped else copy_file(path, key, resource)
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
@@ -167,7 +174,7 @@ class PackedStore:
             self._warn(name, f"{_what(key)} {path} cannot be read: {error}")
             return None
         with suppress(OSError):
-            os.utime(path)  # the order of eviction; a store that only others may write to has its own
+            _note_use(path)  # a store that only others may write to has its own order of eviction
         with self._lock:
             return self._mapped.setdefault(name, buffer) if is_mapped else buffer
 
@@ -317,7 +324,7 @@ class PackedStore:
         path = self.path / name
         try:
             mapped.known.update(read_digests(path, mapped.identity))
-            os.utime(path)
+            _note_use(path)
         except FileNotFoundError:
             pass
         except DamagedFileError as error:
@@ -337,7 +344,7 @@ class PackedStore:
                     if entry.name.endswith(suffixes):
                         about = entry.stat(follow_symlinks=False)
                         if stat.S_ISREG(about.st_mode):
-                            found[about.st_ino] = _File(Path(entry.path), about.st_size, about.st_mtime_ns)
+                            found[about.st_ino] = _File(Path(entry.path), about.st_size, about.st_atime_ns)
         return list(found.values())
 
     @contextmanager
@@ -370,6 +377,7 @@ class PackedStore:
         with self._readable_folder(), self._folder_lock():
             for file in self._files(*_KEPT):
                 self._evict(file)
+            self._checked_path.unlink(missing_ok=True)
 
     def stats(self) -> CacheStats:
         """The counters of this object, and the files of all processes; raises `StateError` if they cannot be listed.
@@ -425,6 +433,12 @@ def _what(key: PackedKey) -> str:
 
 def _verb(key: PackedKey) -> str:
     return "compiled" if is_program(key) else "packed"
+
+
+def _note_use(path: Path) -> None:
+    """Set the time of reading, by which files are evicted; that of writing stays, by which they are known."""
+    about = path.stat()
+    os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
 
 
 def _is_ours_alone(folder: Path) -> bool:
