@@ -6,7 +6,7 @@ files.py       the files of a model, mapped
 source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
 wire.py        finds large weights and long lists of attributes inside a model's file
 long_lists.py  these lists, which stay there until they are read; _lists.pyx reads them from the wire format
-bounds.py      what a model asks for, found out before it is done
+bounds.py      what a model asks for, found out before it is done; result_sizes.py: what common nodes give
 node.py        nodes and the graphs among their attributes, read once
 trees.py       the decision trees among a node's attributes, checked
 encoders.py    the tables of LabelEncoders from numbers to numbers, as constants

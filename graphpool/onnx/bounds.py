@@ -14,6 +14,7 @@ from graphpool._dataclasses import replace
 from graphpool.limits import Limits
 from graphpool.runtime.host_budget import HostBudget
 
+from .result_sizes import known_nbytes
 from .shape_values import ShapeArray
 from .types import element_type, pinned_type, tensor_type
 
@@ -82,7 +83,8 @@ class Bounds:
         elif node.op_type in _ALIKE and _most_elements(values.values()) <= _SCALARS:
             return None
         elif node.op_type not in _WITH_TEMPORARIES:
-            asked = _result_nbytes(source, node, values)
+            asked = known_nbytes(node, [values[name].content for name in node.input if name])
+            asked = _result_nbytes(source, node, values) if asked is None else asked
         if asked is not None and asked <= left_nbytes:
             return None
         what = f"node {node.label!r} ({node.op_type}): computed ahead, with {left_nbytes} bytes left for that, it"

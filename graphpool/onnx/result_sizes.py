@@ -1,0 +1,113 @@
+"""Sizes of what common ops give of known arrays, by arithmetic: ONNX's inference takes a tenth of a millisecond."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .types import data_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .node import Node
+
+    Arrays = Sequence[np.ndarray[Any, Any]]
+
+__all__ = ["known_nbytes"]
+
+
+def known_nbytes(node: Node, contents: Sequence[Any]) -> int | None:
+    """Size of the results of a node that reads these contents; None where ONNX's inference is to tell. Unit: bytes."""
+    measure = _SIZES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if measure is None or not all(type(item) is np.ndarray and item.dtype.kind in "biuf" for item in contents):
+        return None
+    try:
+        return measure(node, contents)
+    except (ArithmeticError, IndexError, TypeError, ValueError):  # a malformed node, of which ONNX says what is wrong
+        return None
+
+
+def _same(node: Node, contents: Arrays) -> int:
+    return int(contents[0].nbytes)
+
+
+def _joined(node: Node, contents: Arrays) -> int:
+    return sum(int(array.nbytes) for array in contents)
+
+
+def _broadcast(node: Node, contents: Arrays) -> int:
+    return prod(np.broadcast_shapes(*(array.shape for array in contents))) * int(contents[0].itemsize)
+
+
+def _compared(node: Node, contents: Arrays) -> int:
+    return prod(np.broadcast_shapes(*(array.shape for array in contents)))
+
+
+def _expanded(node: Node, contents: Arrays) -> int:
+    array, shape = contents
+    return prod(np.broadcast_shapes(array.shape, tuple(shape.tolist()))) * int(array.itemsize)
+
+
+def _tiled(node: Node, contents: Arrays) -> int:
+    array, repeats = contents
+    counts = [dim * count for dim, count in zip(array.shape, repeats.tolist(), strict=True)]
+    return _nbytes_of(counts, int(array.itemsize))
+
+
+def _gathered(node: Node, contents: Arrays) -> int:
+    array, indices = contents
+    return indices.size * prod(array.shape) // array.shape[node.attrs.get("axis", 0)] * int(array.itemsize)
+
+
+def _counted(node: Node, contents: Arrays) -> int:
+    start, limit, delta = (array.item() for array in contents)
+    return max(0, ceil((limit - start) / delta)) * int(contents[0].itemsize)
+
+
+def _cast(node: Node, contents: Arrays) -> int | None:
+    return _typed_nbytes(contents[0].shape, node.attrs["to"])
+
+
+def _filled(node: Node, contents: Arrays) -> int | None:
+    value = node.attrs.get("value")
+    return _typed_nbytes(contents[0].tolist(), _FLOAT if value is None else value.data_type)
+
+
+def _typed_nbytes(dims: Sequence[int], elem_type: int) -> int | None:
+    dtype = data_type(elem_type)
+    return None if dtype is None or dtype.bits < 8 else _nbytes_of(dims, dtype.bits // 8)
+
+
+_FLOAT = 1
+"""ONNX's type of the elements of a ConstantOfShape that names none."""
+
+
+def _sliced(node: Node, contents: Arrays) -> int | None:
+    if len(contents) < 3:
+        return None  # attributes, in old opsets
+    array, starts, ends, *rest = (contents[0], *(item.tolist() for item in contents[1:]))
+    axes = rest[0] if rest else range(len(starts))
+    steps = rest[1] if len(rest) > 1 else [1] * len(starts)
+    dims = list(array.shape)
+    for axis, *bounds in zip(axes, starts, ends, steps, strict=True):
+        dims[axis] = len(range(*slice(*bounds).indices(dims[axis])))
+    return prod(dims) * int(array.itemsize)
+
+
+def _nbytes_of(dims: Sequence[int], itemsize: int) -> int | None:
+    return None if min(dims, default=0) < 0 else prod(dims) * itemsize
+
+
+_SIZES: dict[str, Callable[[Node, Arrays], int | None]] = {
+    **dict.fromkeys((
+        "Abs", "Ceil", "Cos", "Erf", "Exp", "Flatten", "Floor", "Identity", "Log", "Neg", "Not", "Reciprocal",
+        "Reshape", "Round", "Sign", "Sin", "Split", "Sqrt", "Squeeze", "Tanh", "Transpose", "Unsqueeze",
+    ), _same),
+    **dict.fromkeys(("Add", "And", "Div", "Max", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Xor"), _broadcast),
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _compared),
+    "Cast": _cast, "Concat": _joined, "ConstantOfShape": _filled, "Expand": _expanded, "Gather": _gathered,
+    "Range": _counted, "Slice": _sliced, "Tile": _tiled,
+}  # fmt: skip
