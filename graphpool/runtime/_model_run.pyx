@@ -10,13 +10,15 @@ from ._form_cache cimport FormCache, FormUse
 from ._form_run cimport FormRun
 from ._ndarray cimport GP_ALIGNED, GP_C_CONTIGUOUS, fields_of, gp_array, has_shape
 
-from numpy import may_share_memory, ndarray
+from numpy import dtype, may_share_memory, ndarray
 
 from graphpool import spans
 from graphpool.errors import GraphpoolError, InvalidArgumentError, explain
 from graphpool.log import error_log, execute_log, profile_log
 
 from .model_port import as_input, check_is_mapping, check_names
+
+cdef object OBJECTS = dtype(object)
 
 
 cdef class InputPorts:
@@ -34,7 +36,9 @@ cdef class InputPorts:
     def __init__(self, ports):
         self.ports = tuple(ports)
         self.names = [port.name for port in self.ports]
-        self.dtypes = [None if port.dtype is None or port.is_text else port.dtype.numpy for port in self.ports]
+        self.dtypes = [
+            OBJECTS if port.is_text else None if port.dtype is None else port.dtype.numpy for port in self.ports
+        ]
         self.shapes = [
             None if port.shape is None else tuple([dim if isinstance(dim, int) else -1 for dim in port.shape])
             for port in self.ports
@@ -62,16 +66,27 @@ cdef class InputPorts:
         return arrays
 
     cdef bint _fits(self, Py_ssize_t k, object value) except -1:
-        """Whether a value is a dense aligned array of the right type and shape."""
+        """Whether a value is a dense aligned array of the right type and shape, of texts each a ``str``."""
         cdef gp_array *array
         if type(value) is not ndarray:
             return False
         array = fields_of(value)
-        if array.descr != <PyObject *>self.dtypes[k]:
-            return False
+        if array.descr != <PyObject *>self.dtypes[k] and <object>array.descr != self.dtypes[k]:
+            return False    # those of arrays that were unpickled are equal, not the same
         if not (array.flags & GP_C_CONTIGUOUS and array.flags & GP_ALIGNED):
             return False
-        return self.shapes[k] is None or has_shape(array, <tuple>self.shapes[k])
+        if self.shapes[k] is not None and not has_shape(array, <tuple>self.shapes[k]):
+            return False
+        return self.dtypes[k] is not OBJECTS or _are_texts(<PyObject **>array.data, value.size)
+
+
+cdef bint _are_texts(PyObject **items, Py_ssize_t count) except -1:
+    """Whether each item of a dense array of objects is a ``str``."""
+    cdef Py_ssize_t k
+    for k in range(count):
+        if items[k] == NULL or not isinstance(<object>items[k], str):
+            return False
+    return True
 
 
 def check_outputs(outputs, dict inputs not None, frozenset names not None):

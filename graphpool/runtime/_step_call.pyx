@@ -92,7 +92,9 @@ cdef class Addresses:
         """Place an array if it is as wanted."""
         cdef int64_t nbytes
         shape, strides, dtype, _ = wanted
-        if type(array) is not ndarray or strides is None or fields_of(array).descr != <PyObject *>dtype:
+        if type(array) is not ndarray or strides is None:
+            return False
+        if fields_of(array).descr != <PyObject *>dtype and <object>fields_of(array).descr != dtype:
             return False
         nbytes = span_nbytes(fields_of(array), dtype.itemsize, <tuple>shape, <tuple>strides)
         if nbytes >= 0:

@@ -40,7 +40,8 @@ class HostBudget:
         if not hasattr(local, "steps"):
             self.start()
         local.steps += steps
-        self.limits.check("host_steps", local.steps, f"node {node!r}: work of the host", node)
+        if local.steps > self.limits.host_steps:
+            raise self.limits.error("host_steps", local.steps, f"node {node!r}: work of the host", node)
         late_s = monotonic() - local.end_s
         if late_s > 0:
             taken_s = self.limits.host_deadline_s + late_s

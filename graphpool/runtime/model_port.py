@@ -122,8 +122,7 @@ def _as_array(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:
 def _as_text(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:
     """An array of objects from one of NumPy's types of text, or from nested lists."""
     array = np.asarray(value, np.object_)
-    kinds = set(map(type, array.reshape(-1).tolist()))
-    if not all(issubclass(kind, str) for kind in kinds):
+    if not all(issubclass(kind, str) for kind in set(map(type, array.reshape(-1).tolist()))):
         other = next(item for item in array.flat if not isinstance(item, str))
         accepted = f"an array of {describe_port(port)}, each a str"
         message = explain(f"input {port.name!r}", accepted=accepted, got=type(other).__name__)

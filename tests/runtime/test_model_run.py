@@ -1,5 +1,6 @@
 """What a run of a known shape costs in Python calls, which arrays it takes as they are, and what it counts."""
 
+import pickle
 import sys
 import types
 
@@ -61,6 +62,7 @@ GIVEN = {
     "with gaps": np.repeat(X, 2, axis=1)[:, ::2],
     "backwards": X[::-1][::-1],
     "of another type object": np.frombuffer(X.tobytes(), np.dtype("=f4")).reshape(X.shape),
+    "unpickled": pickle.loads(pickle.dumps(X)),
     "unaligned": np.frombuffer(b"\0" + X.tobytes(), np.uint8)[1:].view(np.float32).reshape(X.shape),
     "a subclass": X.view(Subclass),
     "read-only": np.frombuffer(X.tobytes(), np.float32).reshape(X.shape),
@@ -89,6 +91,23 @@ def test_ports_take_what_fits_and_copy_nothing():
     ]:
         with pytest.raises(error):
             ports.take(wrong)
+
+
+def test_ports_take_texts_and_unpickled_arrays_as_they_are():
+    ports = InputPorts([ModelPort("t", None, (None, 2), True), ModelPort("x", gp.DataType.F32, (4, 3))])
+    given = {"t": np.array([["a", np.str_("b")], ["", "ü"]], object), "x": pickle.loads(pickle.dumps(X))}
+    assert given["x"].dtype is not X.dtype
+    assert all(taken is given[name] for name, taken in ports.take(given).items())
+    assert ports.take(given | {"t": [["a", "b"]]})["t"].tolist() == [["a", "b"]]
+    assert ports.take(given | {"t": given["t"].T})["t"].tolist() == given["t"].T.tolist()
+    for wrong, error in [
+        ({"t": np.array([["a", 1]], object)}, gp.InvalidDataTypeError),
+        ({"t": np.empty((3, 2), object)}, gp.InvalidDataTypeError),
+        ({"t": given["t"][:, :1]}, gp.InvalidShapeError),
+        ({"x": X.astype(">f4")}, gp.InvalidDataTypeError),
+    ]:
+        with pytest.raises(error):
+            ports.take(given | wrong)
 
 
 def test_results_do_not_go_where_inputs_or_others_are(model):
