@@ -28,8 +28,9 @@ backend.py     ONNX's backend interface
 inference_session.py  ONNX Runtime's Python interface; ort_value.py: its values; session_options.py: its options
 preload.py     imports all that opening a model takes, for fork servers
 host.py        host functions: NumPy (host_ops.py), our ops on the reference backend, ONNX's evaluator
-host_texts.py  texts, maps and errors of contents, which no kernel could do
-evaluator.py   that evaluator, within steps and time; evaluator_ops.py: its loops; expressions.py: regular expressions
+host_texts.py  texts, maps and errors of contents, which no kernel could do; _words.pyx: its loops
+evaluator.py   that evaluator, within steps and time; evaluator_ops.py: its loops
+expressions.py regular expressions as automata; _automaton.pyx: what these do on a text
 
 load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | inner | host -> Graph -> partitions
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper, shape_inference
+from onnx import AttributeProto, TensorProto, TypeProto, defs, helper, numpy_helper, shape_inference
 
 from graphpool._dataclasses import replace
 from graphpool.limits import Limits
@@ -16,12 +16,12 @@ from graphpool.runtime.host_budget import HostBudget
 
 from .result_sizes import known_nbytes
 from .shape_values import ShapeArray
-from .types import element_type, pinned_type, tensor_type
+from .types import element_type, pinned_type, static_shape, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from onnx import GraphProto, ModelProto, NodeProto, TypeProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
     from graphpool.errors import LimitError
 
@@ -128,21 +128,29 @@ def _result_nbytes(source: OnnxModel, node: Node, values: Mapping[str, Value]) -
         found = infer_types(source, node, values, {})
     except shape_inference.InferenceError:
         return 0  # what computes it says why
-    sizes = [_type_nbytes(found.get(name)) for name in node.output if name]
+    text_nbytes = 128 + 4 * sum(map(_longest_text, values.values()))  # of one that is made of texts, or of a number
+    sizes = [_type_nbytes(found.get(name), text_nbytes) for name in node.output if name]
     known = [size for size in sizes if size is not None]
     if len(known) == len(sizes):
         return sum(known)
     return 1024 + 64 * read if node.op_type in _CONTENT_DECIDES else None
 
 
-def _type_nbytes(type_: Any) -> int | None:
-    """Size of an array of an inferred type; None if it is not static, or no array of numbers."""
+def _longest_text(value: Value) -> int:
+    """Letters of the longest text of an array; 0 where it holds none."""
+    is_text = isinstance(value.content, np.ndarray) and value.content.dtype.kind == "O"
+    return max(map(len, value.content.reshape(-1).tolist()), default=0) if is_text else 0
+
+
+def _type_nbytes(type_: Any, text_nbytes: int) -> int | None:
+    """Size of an array of an inferred type, of texts of so many bytes; None if it is not static, or no array."""
     if type_ is None or not type_.HasField("tensor_type") or not type_.tensor_type.HasField("shape"):
         return None
     tensor = type_.tensor_type
-    if tensor.elem_type == TensorProto.STRING or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+    if not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         return None
     itemsize = helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize if tensor.elem_type else 8
+    itemsize = text_nbytes if tensor.elem_type == TensorProto.STRING else itemsize
     return int(itemsize * prod(dim.dim_value for dim in tensor.shape.dim))
 
 
@@ -155,10 +163,13 @@ def infer_types(
     compilation. Raises ``onnx.shape_inference.InferenceError`` where the inputs do not fit.
     """
     types = {name: type_ for name, value in values.items() if (type_ := _type_of(value, sizes)) is not None}
-    if is_pinned:
-        types = {name: pinned_type(type_, sizes) for name, type_ in types.items()}
     if not all(name in types for name in node.input if name):
         return {}
+    found = _type_of_texts(node, values, types, sizes)
+    if found is not None:
+        return {node.output[0]: found}
+    if is_pinned:
+        types = {name: pinned_type(type_, sizes) for name, type_ in types.items()}
     known = {n: numpy_helper.from_array(np.asarray(v.content), n) for n, v in values.items() if _is_small(v)}
     opsets = source.opsets_for(node)
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
@@ -169,6 +180,29 @@ def infer_types(
         )
     except (defs.SchemaError, onnx.checker.ValidationError):
         return {}
+
+
+def _type_of_texts(
+    node: Node, values: Mapping[str, Value], types: Mapping[str, TypeProto], sizes: dict[str, Any]
+) -> TypeProto | None:
+    """The type of the texts that a node gives, where ONNX infers less than it could; None for other nodes."""
+    type_ = types.get(node.input[0]) if node.input else None
+    if type_ is None or type_.tensor_type.elem_type != TensorProto.STRING:
+        return None
+    if node.op_type == "StringNormalizer" and not node.attrs.get("stopwords"):
+        return type_
+    if node.op_type == "Tokenizer" and type_.tensor_type.HasField("shape"):
+        found = TypeProto()
+        found.CopyFrom(type_)
+        found.tensor_type.shape.dim.add()
+        return found
+    shape = static_shape(type_, sizes)
+    if node.op_type == "Reshape" and shape is not None and values[node.input[1]].is_known:
+        wanted = np.asarray(values[node.input[1]].content).reshape(-1).tolist()
+        if wanted.count(-1) == 1 and all(dim > 0 or dim == -1 for dim in wanted):
+            rest = prod(shape) // -prod(wanted)
+            return tensor_type(TensorProto.STRING, [rest if dim == -1 else dim for dim in wanted], sizes)
+    return None
 
 
 def _is_small(value: Value) -> bool:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from graphpool.errors import InvalidArgumentError, explain
 
+from ._automaton import Places
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -20,12 +22,6 @@ if TYPE_CHECKING:
 
 _MOST_STATES = 10_000
 """States of one automaton, after counted repetitions are written out."""
-
-_MOST_STEPS = 4096
-"""Steps from states to states by a letter that an automaton remembers."""
-
-_SPENT_AT_ONCE = 4096
-"""Letters that are read before a search tells of them."""
 
 _NOTHING: frozenset[str | None] = frozenset([None])
 """The assertions of patterns that have none."""
@@ -53,91 +49,29 @@ def compile_pattern(pattern: str, limits: Limits) -> Automaton:
     return Automaton(parser.parse())
 
 
-class _Place:
-    """States that are followed at once, and the places where letters were found to lead."""
-
-    __slots__ = ("after", "is_end", "states")
-
-    def __init__(self, states: frozenset[int], is_end: bool) -> None:
-        self.states, self.is_end = states, is_end
-        self.after: dict[Any, _Place] = {}
-
-
 class Automaton:
     """Says whether a text matches as a whole, and which parts of it do. Threads may share it.
 
     The cost of a match is at most `nstates` times the length of the text; steps that were taken before are remembered.
+    `words` is that of `_automaton.Places`.
     """
 
     def __init__(self, tree: Any) -> None:
         self._tests: list[Callable[[str], object] | str | None] = []  # of a letter, or an assertion; None: none
         self._next: list[list[int]] = []
-        self._start, self._end = self._build(tree)
+        self._start, end = self._build(tree)
         self._asserts = any(isinstance(test, str) for test in self._tests)
-        self._begins: dict[frozenset[str | None], _Place] = {}
-        self._places: dict[frozenset[int], _Place] = {}
-        self._nsteps = 0
         self.nstates = len(self._tests)
+        places = Places(self._begin, self._step, end, self._asserts)
+        self.words, self._matches = places.words, places.matches
 
     def __call__(self, text: str) -> bool:
         """Whether all of the text matches."""
-        return self._longest(text, 0)[0] == len(text)
+        return self._matches(text)
 
-    def spans(self, text: str, spend: Callable[[int], None]) -> list[tuple[int, int]]:
-        """Where the parts that match lie, from left to right, each as long as it can be; none is empty.
-
-        `spend` is told now and then how many letters were read, as many are read more than once where long parts match
-        nearly.
-        """
-        found, at, read = [], 0, 0
-        while at < len(text):
-            end, nread = self._longest(text, at)
-            read += nread
-            if read >= _SPENT_AT_ONCE:
-                spend(read)
-                read = 0
-            if end > at:
-                found.append((at, end))
-            at = max(end, at + 1)
-        spend(read)
-        return found
-
-    def _longest(self, text: str, begin: int) -> tuple[int, int]:
-        """Where the longest part that begins here ends, -1 where none does; how many letters were read, at least 1."""
-        place, asserts, at, behind = self._first(text, begin), self._asserts, begin, ""
-        end = begin if place.is_end else -1
-        while at < len(text) and place.states:
-            letter = text[at]
-            key: Any = letter
-            at += 1
-            if asserts:
-                behind = text[at : at + 1]
-                key = letter, behind and _is_word(behind)
-            after = place.after.get(key)
-            if after is None:
-                after = self._place(self._step(place.states, letter, behind))
-                self._nsteps += 1
-                place.after[key] = after
-            place = after
-            if place.is_end:
-                end = at
-        return end, max(at - begin, 1)
-
-    def _first(self, text: str, begin: int) -> _Place:
-        """Where a part that begins here starts."""
-        passes = _holding(text[max(begin - 1, 0) : begin], text[begin : begin + 1]) if self._asserts else _NOTHING
-        found = self._begins.get(passes)
-        if found is None:
-            found = self._place(self._closure([self._start], passes))
-            self._begins[passes] = found
-        return found
-
-    def _place(self, states: frozenset[int]) -> _Place:
-        if self._nsteps >= _MOST_STEPS:
-            self._places.clear()
-            self._begins.clear()
-            self._nsteps = 0
-        return self._places.setdefault(states, _Place(states, self._end in states))
+    def _begin(self, before: str, behind: str) -> frozenset[int]:
+        """States where a part of a text begins, between these letters."""
+        return self._closure([self._start], _holding(before, behind) if self._asserts else _NOTHING)
 
     def _step(self, states: Iterable[int], letter: str, behind: str) -> frozenset[int]:
         taken = [n for s in states if callable(test := self._tests[s]) and test(letter) for n in self._next[s]]

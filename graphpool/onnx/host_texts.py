@@ -6,13 +6,13 @@ operators and, where it says nothing, what ONNX Runtime computes.
 
 from __future__ import annotations
 
-from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import numpy_helper
 
+from ._words import Sequences, filled_up, mark, places_of
 from .encoders import listed
 from .expressions import compile_pattern
 from .host_ops import MOVES, getter
@@ -45,8 +45,11 @@ def _as_text(item: Any) -> Any:
 
 def _of_one(node: Node, places: Any, known: Mapping[str, Any], function: Callable[[Any], Any]) -> HostFunction:
     """A host function that takes one input to one output."""
-    get = getter(node, places, known)
-    return lambda inputs, outputs: [function(get(inputs)[0])]
+    place = places[0]
+    if place is None:
+        content = known[node.input[0]]
+        return lambda inputs, outputs: [function(content)]
+    return lambda inputs, outputs: [function(inputs[place])]
 
 
 def _texts(items: Sequence[Any], shape: Sequence[int]) -> Any:
@@ -178,35 +181,30 @@ class _Table:
     """The value of each element of an array; the first of equal keys counts."""
 
     def __init__(self, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any) -> None:
-        self._values = dict(zip(reversed(keys), reversed(values), strict=True))
-        self._default, self._dtype = default, dtype
-        self._of_nan = next((value for key, value in zip(keys, values, strict=True) if key != key), default)
+        self._places = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+        self._of_nan = next((number for number, key in enumerate(keys) if key != key), len(keys))
+        self._values = _texts([*values, default], (-1,)).astype(dtype)
 
     def __call__(self, x: Any) -> Any:
         """The values."""
-        table, default = self._values, self._default
-        items = x.reshape(-1).tolist()
+        places = places_of(x.reshape(-1).tolist(), self._places, len(self._values) - 1)
         if x.dtype.kind == "f":
-            found = [table.get(item, default) if item == item else self._of_nan for item in items]
-        else:
-            found = [table.get(item, default) for item in items]
-        return np.array(found, self._dtype).reshape(x.shape)
+            places[np.isnan(x.reshape(-1))] = self._of_nan
+        return self._values[places].reshape(x.shape)
 
 
 def _one_hot_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
     """Which of the categories each element is; none of them, or an error, where it is another."""
     categories: list[Any] = _attr(node, "cats_strings") or _attr(node, "cats_int64s") or []
-    place_of = dict(zip(reversed(categories), range(len(categories) - 1, -1, -1), strict=True))
+    width = len(categories)
+    place_of = dict(zip(reversed(categories), range(width - 1, -1, -1), strict=True))
     has_zeros = bool(node.attrs.get("zeros", 1))
 
     def encode(x: Any) -> Any:
-        found = np.zeros((*x.shape, len(categories)), np.float32)
-        rows = zip(range(0, found.size, max(len(categories), 1)), x.reshape(-1).tolist(), strict=True)
-        ones = [row + place_of[item] for row, item in rows if item in place_of]
-        if not has_zeros and len(ones) < x.size:
+        found, nones = mark(x.reshape(-1).tolist(), place_of, width)
+        if not has_zeros and nones < x.size:
             raise ValueError("an element that is none of the categories")
-        found.reshape(-1)[ones] = 1
-        return found
+        return found.reshape(*x.shape, width)
 
     return _of_one(node, places, known, encode)
 
@@ -250,42 +248,39 @@ def _vectorizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bound
     counts, columns = _attr(node, "ngram_counts", []), _attr(node, "ngram_indexes", [])
     shortest, longest = node.attrs["min_gram_length"], node.attrs["max_gram_length"]
     most_skipped, mode = node.attrs["max_skip_count"], _attr(node, "mode")
-    grams: dict[int, dict[Any, int]] = {}
+    sequences: list[tuple[Sequence[Any], int]] = []
     number = 0
     for length, (begin, end) in enumerate(zip(counts, [*counts[1:], len(pool)], strict=True), 1):
         for at in range(begin, end - length + 1, length):
-            if shortest <= length <= longest:
-                gram = pool[at] if length == 1 else tuple(pool[at : at + length])
-                grams.setdefault(length, {})[gram] = number
+            sequences.append((pool[at : at + length], number))
             number += 1
     if number > len(columns) or min(columns, default=0) < 0:
         raise ValueError(f"{len(columns)} places for {number} sequences of words")
     width = max(columns, default=-1) + 1
     bounds.limits.check("folded_nbytes", 4 * width, f"node {node.label!r}: its results", node.label)
-    weights = np.array(node.attrs.get("weights") or [1.0] * len(columns), np.float32)
-    if len(weights) != len(columns):
-        raise ValueError(f"{len(weights)} weights for {len(columns)} places")
-
-    def count(row: list[Any], into: Any) -> None:
-        found: Counter[int] = Counter()
-        for length, table in grams.items():
-            if length == 1:
-                found.update(table[word] for word in row if word in table)
-                continue
-            farthest = min(most_skipped + 1, (len(row) - 1) // (length - 1))
-            bounds.host.spend(length * len(row) * max(farthest, 0), node.label)
-            for step in range(1, farthest + 1):
-                parts = [row[k * step :] for k in range(length)]
-                found.update(table[gram] for gram in zip(*parts, strict=False) if gram in table)
-        for place, times in found.items():
-            value = weights[place] if mode != "TF" else np.float32(1)
-            into[columns[place]] = value if mode == "IDF" else value * np.float32(times)
+    given = np.array(node.attrs.get("weights") or [1.0] * len(columns), np.float32)
+    if len(given) != len(columns):
+        raise ValueError(f"{len(given)} weights for {len(columns)} places")
+    is_apart = len(set(columns)) == len(columns)  # else sequences are counted one by one, and added up
+    own = columns if is_apart else range(len(columns))
+    weights = np.ones(width if is_apart else len(columns), np.float32)
+    weights[own] = given
+    tree = Sequences([(w, own[n]) for w, n in sequences if shortest <= len(w) <= longest], len(weights))
 
     def vectorise(x: Any) -> Any:
         rows = x.reshape(-1, x.shape[-1]) if x.size else x.reshape(len(x) if x.ndim > 1 else 1, 0)
-        found = np.zeros((len(rows), width), np.float32)
-        for row, into in zip(rows.tolist(), found, strict=True):
-            count(row, into)
+        nwords = rows.shape[1]
+        bounds.host.spend((longest - 1) * rows.size * (1 + min(most_skipped, nwords)), node.label)
+        found = tree.count(rows.tolist(), most_skipped)
+        if mode == "IDF":
+            found = np.where(found > 0, weights, found)
+        elif mode != "TF":
+            found *= weights
+        if not is_apart:
+            apart, found = found, np.zeros((len(rows), width), np.float32)
+            for place, column in enumerate(columns):
+                mine, before = apart[:, place], found[:, column]
+                found[:, column] = np.where(mine != 0, mine, before) if mode == "IDF" else before + mine
         return found if x.ndim > 1 else found.reshape(-1)
 
     return _of_one(node, places, known, vectorise)
@@ -298,24 +293,25 @@ def _tokenizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds
     if bool(separators) == bool(pattern):
         raise ValueError("separators or tokenexp, one of the two")
     if any(separator == "" for separator in separators):
-        find: Callable[[str], list[str]] = list
+
+        def split(texts: list[str]) -> list[list[str]]:
+            return list(map(list, texts)) if least <= 1 else [[] for _ in texts]
     else:
         match = compile_pattern(pattern or "|".join(f"(?:{part})" for part in separators), bounds.limits)
 
-        def find(text: str) -> list[str]:
-            bounds.host.spend(match.nstates * len(text), node.label)
-            spans = match.spans(text, lambda steps: bounds.host.spend(steps, node.label))
-            if pattern:
-                return [text[begin:end] for begin, end in spans]
-            ends = [begin for begin, _ in spans] + [len(text)]
-            return [text[begin:end] for begin, end in zip([0, *(end for _, end in spans)], ends, strict=True)]
+        def spend(nletters: int) -> None:
+            bounds.host.spend(nletters, node.label)
+
+        def split(texts: list[str]) -> list[list[str]]:
+            spend(match.nstates * sum(map(len, texts)))
+            return match.words(texts, spend, least, not pattern)
 
     def tokenise(x: Any) -> Any:
-        rows = [[word for word in find(text) if len(word) >= least] for text in x.reshape(-1).tolist()]
+        rows = split(x.reshape(-1).tolist())
         if is_marked:
             rows = [["\x02", *row, "\x03"] for row in rows]
         most = max(map(len, rows), default=0)
-        return _texts([word for row in rows for word in [*row, *[padding] * (most - len(row))]], (*x.shape, most))
+        return filled_up(rows, most, padding).reshape(*x.shape, most)
 
     return _of_one(node, places, known, tokenise)
 

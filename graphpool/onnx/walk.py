@@ -451,13 +451,20 @@ class Walk:
             is_pinned = not _agree(values.values())
             found = infer_types(self._source, node, values, self._sizes, is_pinned)
             tensors = [type_ for type_ in found.values() if type_.HasField("tensor_type")]
-            if not is_pinned and any(static_shape(type_, self._sizes) is None for type_ in tensors):
+            are_sized = all(
+                value.is_known or value.is_plain or self._is_static(value.type) for value in values.values()
+            )
+            if not is_pinned and are_sized and not all(map(self._is_static, tensors)):
                 found = infer_types(self._source, node, values, self._sizes, is_pinned=True)
             return [self._host_output(found.get(name)) if name else Value() for name in node.output]
         except (shape_inference.InferenceError, InvalidShapeError) as error:
             raise InvalidShapeError(
                 explain(f"node {label!r} ({node.op_type})", got=str(error).strip().splitlines()[-1]), node=label
             ) from error
+
+    def _is_static(self, type_: Any) -> bool:
+        """Whether a type has a shape of which all sizes are known."""
+        return type_ is not None and static_shape(type_, self._sizes) is not None
 
     def _host_output(self, type_: Any) -> Value:
         shape = None if type_ is None else static_shape(type_, self._sizes)

@@ -62,16 +62,40 @@ def test_borders_of_words():
 def test_more_letters_than_an_automaton_remembers(pattern):
     match = compile_pattern(pattern, gp.Limits())
     text = "".join(map(chr, range(0x100, 0x3000))) + "x"
-    length = len(text)
     for _ in range(2):
         assert match(text)
-        spans = match.spans(f"{text}\n{text}", lambda nletters: None)
-        assert spans == [(0, length), (length + 1, 2 * length + 1)]
+        assert match.words([f"{text}\n{text}", text], lambda nletters: None, 1, False) == [[text, text], [text]]
 
 
 @pytest.mark.parametrize("text", ["", "ab", "a" * 3000, "a" * 3000 + "b"])
 def test_a_search_tells_of_all_letters_that_it_reads(text):
     told = []
-    spans = compile_pattern("a*b", gp.Limits()).spans(text, told.append)
-    assert spans == ([(0, len(text))] if text.endswith("b") else [])
-    assert sum(told) >= (len(text) if spans else len(text) * (len(text) + 1) // 2)
+    [words] = compile_pattern("a*b", gp.Limits()).words([text], told.append, 1, False)
+    assert words == ([text] if text.endswith("b") else [])
+    assert sum(told) >= (len(text) if words else len(text) * (len(text) + 1) // 2)
+
+
+@settings(max_examples=300, deadline=None)
+@given(PATTERNS, st.text("ab1.é\n", max_size=12), st.integers(0, 3), st.booleans())
+def test_words_are_the_longest_parts_that_match_or_what_lies_between(pattern, text, least, between):
+    """Against Python's engine asked about every part from where a match may begin, the longest first."""
+    expected = re.compile(pattern.replace("$", r"\Z"), re.ASCII)
+    at, last, parts, gaps = 0, 0, [], []
+    while at < len(text):
+        ends = [end for end in range(len(text), at, -1) if matches_within(expected, text, at, end)]
+        if ends:
+            parts.append(text[at : ends[0]])
+            gaps.append(text[last:at])
+            last = at = ends[0]
+        else:
+            at += 1
+    wanted = [word for word in ([*gaps, text[last:]] if between else parts) if len(word) >= least]
+    [found] = compile_pattern(pattern, gp.Limits()).words([text], lambda nletters: None, least, between)
+    assert found == wanted
+
+
+def matches_within(pattern, text, begin, end):
+    """Whether a part of a text matches, with what lies around it in sight of assertions."""
+    behind = re.compile(f"(?s:.{{{begin}}})(?:{pattern.pattern})(?=(?s:.{{{len(text) - end}}})\\Z)", re.ASCII)
+    found = behind.match(text)
+    return found is not None and found.end() == end

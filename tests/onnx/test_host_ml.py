@@ -232,6 +232,98 @@ def test_the_work_of_words_is_bounded():
         run(text_model("TfIdfVectorizer", x, {**grams, "ngram_counts": [0], "pool_strings": ["a"]}), x=x)
 
 
+def count_one_by_one(rows, grams, columns, weights, mode, skipped):
+    """What TfIdfVectorizer counts, by looking at every place of every sequence."""
+    found = np.zeros((len(rows), max(columns) + 1), np.float32)
+    for row, into in zip(rows, found, strict=True):
+        for gram, column, weight in zip(grams, columns, weights, strict=True):
+            steps = range(1, skipped + 2 if len(gram) > 1 else 2)
+            places = [range(start, start + step * len(gram), step) for step in steps for start in range(len(row))]
+            times = sum(p[-1] < len(row) and [row[k] for k in p] == list(gram) for p in places)
+            if times and mode == "IDF":
+                into[column] = weight
+            elif times:
+                into[column] += times * (1 if mode == "TF" else weight)
+    return found
+
+
+@given(st.data())
+def test_sequences_of_words_are_counted_as_one_by_one(data):
+    words = data.draw(st.sampled_from([["a", "b", "ü"], [0, 7, -1]]))
+    sequences = st.lists(st.sampled_from(words), min_size=1, max_size=3).map(tuple)
+    grams = sorted(data.draw(st.lists(sequences, min_size=1, max_size=8, unique=True)), key=len)
+    are_apart = data.draw(st.booleans())
+    numbers = data.draw(st.permutations(range(len(grams))))
+    columns = numbers if are_apart else [number // 2 for number in numbers]
+    mode = data.draw(st.sampled_from(["TF", "IDF", "TFIDF"]))
+    skipped, weights = data.draw(st.integers(0, 3)), [0.5 + number for number in range(len(grams))]
+    nrows, nwords = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 7))
+    letters = st.lists(st.sampled_from([*words, "zz" if words[0] == "a" else 5]), min_size=nwords, max_size=nwords)
+    rows = data.draw(st.lists(letters, min_size=nrows, max_size=nrows))
+    starts = [sum(len(gram) for gram in grams if len(gram) < length) for length in (1, 2, 3)]
+    attributes = {
+        "mode": mode, "min_gram_length": 1, "max_gram_length": 3, "max_skip_count": skipped, "ngram_counts": starts,
+        "ngram_indexes": columns, "weights": weights,
+        "pool_strings" if words[0] == "a" else "pool_int64s": [word for gram in grams for word in gram]}  # fmt: skip
+    x = np.array(rows, object if words[0] == "a" else np.int64).reshape(nrows, nwords)
+    with gp.onnx.load(text_model("TfIdfVectorizer", x, attributes)) as model:
+        found = model.run({"x": x})["y"]
+    expected = count_one_by_one(rows, grams, columns, weights, mode, skipped)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with gp.onnx.load(text_model("TfIdfVectorizer", x[0], attributes)) as model:
+        np.testing.assert_array_equal(model.run({"x": x[0]})["y"], found[0])
+
+
+def test_what_follows_the_words_of_texts_runs_on_kernels():
+    """A pipeline as skl2onnx writes it: a run tells how many words a text has, the width of the counts is known."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["texts"]),
+        helper.make_node("StringNormalizer", ["texts"], ["lower"], case_change_action="LOWER"),
+        helper.make_node("Tokenizer", ["lower"], ["words"], domain="com.microsoft", tokenexp="[a-z]+", mincharnum=2,
+                         pad_value="#", mark=0),
+        helper.make_node("Flatten", ["words"], ["rows"]),
+        helper.make_node("TfIdfVectorizer", ["rows"], ["counts"], mode="TF", min_gram_length=1, max_gram_length=1,
+                         max_skip_count=0, ngram_counts=[0], ngram_indexes=[0, 1, 2],
+                         pool_strings=["no", "dogs", "is"]),
+        helper.make_node("MatMul", ["counts", "weights"], ["y"]),
+    ]  # fmt: skip
+    constants = [numpy_helper.from_array(np.array([-1]), "flat"),
+                 numpy_helper.from_array(np.float32([[1], [10], [100]]), "weights")]  # fmt: skip
+    port = helper.make_tensor_value_info("x", TensorProto.STRING, ["n", 1])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [port], [result], constants)
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    with gp.onnx.load(helper.make_model(graph, opset_imports=imports, ir_version=9), fallback=False) as model:
+        texts = [["No dogs. No dogs!"], ["IS x"], [""], ["dogs"]]
+        for count in (3, 4, 2):
+            assert model.run({"x": texts[:count]})["y"].tolist() == [[22], [100], [0], [10]][:count]
+        assert [part.ops[0].kind for part in model.partitions if part.is_supported] == ["MatMul"]
+        assert model.stats().compilations == 1
+
+
+@pytest.mark.parametrize("wrong", [3, None, b"a"])
+def test_an_item_that_is_no_text(wrong):
+    model = text_model("OneHotEncoder", TEXTS, {"cats_strings": ["a", "b"]}, domain="ai.onnx.ml")
+    for x in (np.array([["a", wrong]], object), [["a", wrong]]):
+        with pytest.raises(gp.InvalidDataTypeError, match="each a str"):
+            run(model, x=x)
+
+
+def test_a_text_that_is_computed_ahead():
+    """Its memory is known, so that it is within the limit of what is computed ahead."""
+    attributes = {"keys_int64s": [0], "values_strings": ["missing"], "default_string": "?"}
+    nodes = [
+        helper.make_node("LabelEncoder", ["zero"], ["filler"], domain="ai.onnx.ml", **attributes),
+        helper.make_node("Concat", ["x", "filler"], ["y"], axis=0),
+    ]
+    port = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
+    constants = [numpy_helper.from_array(np.array([0]), "zero")]
+    graph = helper.make_graph(nodes, "g", [port], [ValueInfoProto(name="y")], constants)
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    assert run(model, x=["a"]).tolist() == ["a", "missing"]
+
+
 @pytest.mark.parametrize("kind", ["LinearClassifier", "SVMClassifier"])
 def test_a_classifier_numbers_its_labels_and_looks_texts_up(kind):
     labels = {"classlabels_strings": ["a", "bb", "c"]}
