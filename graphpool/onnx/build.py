@@ -14,6 +14,7 @@ from graphpool.cache.identity import digest_of
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
 from graphpool.graph.shapes import are_equal, broadcast_shapes
+from graphpool.runtime.constant_memory import is_one_number
 from graphpool.runtime.nibbles import Nibbles
 from graphpool.runtime.packed_weight import PackedWeight
 from graphpool.typing import DataType, PropertyType
@@ -153,19 +154,26 @@ class GraphBuilder:
         if isinstance(value.content, ShapeArray):
             return self.tensor(self._computed(value.content))
         if value.tensor is None:
-            array = value.content
+            array, strides = value.content, None
             if not isinstance(array, _PACKED):
-                array = np.asarray(array, order="C")  # mapped weights lie at any address
+                if is_one_number(array):
+                    strides = (0,) * array.ndim
+                else:
+                    array = np.asarray(array, order="C")  # mapped weights lie at any address
             dtype = DataType.parse(array.dtype)
             if value.is_static:
                 number = static_id(self._static_ids, value.content)
             else:
                 number = self._next_id = self._next_id + 1
             value.tensor = LogicalTensor(
-                number, dtype, array.shape, property=PropertyType.CONSTANT, value=_number_of(array)
+                number, dtype, array.shape, strides=strides, property=PropertyType.CONSTANT, value=_number_of(array)
             )
             self.constants[number] = array
         return value.tensor
+
+    def dense_tensor(self, value: Value) -> LogicalTensor:
+        """As `tensor`, for who takes arrays whose elements follow one another."""
+        return self.tensor(Value(content=value.content.copy()) if is_one_number(value.content) else value)
 
     def positions(self, count: int) -> Value:
         """0, 1, ... as a vector of s32, so many, which may vary."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.runtime.constant_memory import is_one_number
 
 from .bounds import deep_nbytes
 from .build import Value
@@ -72,7 +73,8 @@ def compute(source: OnnxModel, node: Node, inputs: Sequence[Value | None], captu
 
 def _frozen(content: Any) -> Any:
     if isinstance(content, (np.ndarray, np.generic)):
-        content = np.require(content, requirements=["C", "A"])
+        if not is_one_number(content):
+            content = np.require(content, requirements=["C", "A"])
         content.flags.writeable = False
     return content
 

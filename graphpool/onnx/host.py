@@ -18,7 +18,7 @@ from graphpool.errors import GraphpoolError
 from graphpool.fork import reset_in_child
 
 from .build import GraphBuilder, NotConvertible, Value
-from .host_ops import MOVES, RANDOM, SEARCHES, VIEWS
+from .host_ops import ALL, MOVES, RANDOM, SEARCHES
 from .host_texts import BY_DOMAIN as TEXTS
 from .host_texts import TEXT_MOVES
 from .node import make_node
@@ -64,7 +64,7 @@ def make_host_function(
         function = _typed(made, node, results)
     elif is_onnx:
         is_inferred = all(value.is_plain for value in results)
-        make = (SEARCHES | MOVES | VIEWS if is_inferred else SEARCHES).get(node.op_type)
+        make = (ALL if is_inferred else SEARCHES).get(node.op_type)
         function = None if make is None else make(node, numbered, known, source.opsets)
     if function is not None:
         return function

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from graphpool.runtime.constant_memory import filled
+
 from .shape_values import measure
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ def _filled(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction:
 
     def fill(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         [shape] = get(inputs)
-        return [np.full(shape.tolist(), value.reshape(()), value.dtype)]
+        return [(np.full if inputs else filled)(shape.tolist(), value.reshape(()))]  # known now: one number
 
     return fill
 
@@ -245,3 +247,6 @@ SEARCHES: dict[str, Any] = {
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _random(_uniform)),
 }
 """As `host_ops.MOVES`; nothing need be known of the outputs."""
+
+ALL = {**SEARCHES, **MOVES, **VIEWS}
+"""All of them, where the outputs are known."""

@@ -24,10 +24,11 @@ from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
 from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
+from graphpool.runtime.constant_memory import memory_of, read_as, reading_of
 from graphpool.runtime.file_arrays import open_references, refer_to_files
 from graphpool.runtime.heap import trim_heap
 from graphpool.runtime.model_metadata import ModelMetadata
-from graphpool.runtime.nibbles import Nibbles, memory_of
+from graphpool.runtime.nibbles import Nibbles
 from graphpool.typing import DataType
 
 from .boundary import Boundary
@@ -71,14 +72,13 @@ class OnnxModel:
     def __getstate__(self) -> dict[str, Any]:
         """For pickles: constants of mapped files by their places, others as plain arrays, which stay out of band."""
         constants = {name: np.asarray(memory_of(value)) for name, value in self.constants.items()}
-        packed = {name: value for name, value in self.constants.items() if isinstance(value, Nibbles)}
-        types = {name: (value.data_type, value.shape) for name, value in packed.items()}
-        return self.__dict__ | {"constants": (refer_to_files(constants), types)}
+        readings = {name: reading_of(value) for name, value in self.constants.items()}
+        return self.__dict__ | {"constants": (refer_to_files(constants), readings)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        references, types = state["constants"]
-        constants: dict[str, Any] = dict(open_references(references))
-        constants |= {name: Nibbles(constants[name], *type_) for name, type_ in types.items()}
+        references, readings = state["constants"]
+        memory = open_references(references)
+        constants = {name: read_as(memory[name], reading) for name, reading in readings.items()}
         self.__dict__.update(state, constants=constants)
 
     def opsets_for(self, node: Node) -> dict[str, int]:

@@ -138,7 +138,7 @@ class Walk:
         if value.tensor is None and not value.is_plain:
             value.tensor = self.builder.new_tensor(None, None)
             self.builder.constants[value.tensor.id] = value.content
-        return self.builder.tensor(value)
+        return self.builder.dense_tensor(value)
 
     def run(self, scope: Scope) -> list[Value]:
         """Walk the nodes of a scope; returns the values of its outputs."""
@@ -349,7 +349,7 @@ class Walk:
         """
         is_known = all(value.data_dependent is None for value in results)
         require((is_native and is_known) or not self._is_expanding, "a definition that only a run follows")
-        sources = [self.builder.tensor(value) for value in read]
+        sources = [self.builder.dense_tensor(value) for value in read]
         targets = [value.tensor for value in results if value.tensor is not None]
         self._host[self.builder.add_wildcard(sources, targets, node.label)] = function
 

@@ -22,6 +22,7 @@
     shared_arenas.py   arenas that all partitions of an engine, or all forms of a model, share
     constant_part.py   what is made of constants once, and the names of their contents
     packed_weight.py   weights of which only the form that kernels want is kept; nibbles.py: those of 4 bits
+    constant_memory.py   what of constants lies in memory: elements, those of 4 bits, or one number that all are
     _constants.pyx  which cached buffers stand for a compiled partition's constants, asked at every execution
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
     _template.pyx   Template: makes another one without a look-up

@@ -34,7 +34,7 @@ from graphpool.fork import reset_in_child
 from graphpool.errors import OutOfMemoryError, StateError, explain
 
 from .constant_part import (
-    check_files, content_of, drop_pages, identity_of, known_fingerprint, lasting_fingerprint,
+    check_files, content_of, drop_pages, identity_of, known_fingerprint, lasting_fingerprint, name_of,
 )
 
 cdef enum:
@@ -84,7 +84,7 @@ cdef ConstantBuffer _buffer_of(object item):
 cdef list _digests_of(part, tuple tensors):
     """The digests of what a part is made from."""
     sources = [tensors[position] for position in part.sources]
-    return [quick_fingerprint(content_of(source), dtype=source.lt.dtype).digest for source in sources]
+    return [name_of(content_of(source), quick_fingerprint, source.lt.dtype).digest for source in sources]
 
 
 cdef bint is_valid(Binding binding):
@@ -424,7 +424,7 @@ cdef class Constants:
             tensor = tensors[position]
             content, dtype = content_of(tensor), tensor.lt.dtype
             known = known_fingerprint(tensor.version, content, dtype)
-            if known.digest == quick_fingerprint(content, dtype=dtype).digest:
+            if known.digest == name_of(content, quick_fingerprint, dtype).digest:
                 continue
             what = "was changed without notice"
             hint = "call tensor.invalidate() after writing to the memory of a constant"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,13 +16,15 @@ from graphpool.fork import cached_property
 from graphpool.mapped_file import MappedFile, ReadMapping
 from graphpool.typing import DataType
 
-from .nibbles import memory_of
+from .constant_memory import memory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from ._program import Program
     from ._tensor import Tensor
+
+    N = TypeVar("N", Fingerprint, QuickFingerprint)
 
 __all__ = [
     "ConstantPart",
@@ -37,6 +39,7 @@ __all__ = [
     "known_fingerprint",
     "lasting_fingerprint",
     "mapped_nbytes",
+    "name_of",
     "place_in_mapping",
 ]
 
@@ -123,8 +126,8 @@ def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
     if tensor.has_explicit_id:
         return "id", tensor.id, tensor.version  # which is that of this id in this engine alone
     content, dtype = content_of(tensor), tensor.lt.dtype
-    if content.nbytes <= _SMALL:
-        return quick_fingerprint(content, dtype=dtype)
+    if memory_of(content).nbytes <= _SMALL:
+        return name_of(content, quick_fingerprint, dtype)
     place = _digest_place(tensor, content)
     if place is not None and place[1] in place[0].known:
         return Fingerprint(place[0].known[place[1]], dtype.value, content.shape)
@@ -133,7 +136,14 @@ def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
 
 def known_fingerprint(version: Hashable, content: np.ndarray[Any, Any], dtype: DataType) -> QuickFingerprint:
     """The name of a content, taken when this version of its tensor is first asked for."""
-    return fingerprints.get_or_create(version, lambda: quick_fingerprint(content, dtype=dtype))
+    return fingerprints.get_or_create(version, lambda: name_of(content, quick_fingerprint, dtype))
+
+
+def name_of(content: np.ndarray[Any, Any], take: Callable[..., N], dtype: DataType) -> N:
+    """The name that `take`, a function as `fingerprint`, gives a content; of one number for all, that is read alone."""
+    memory = memory_of(content)
+    name = take(memory, dtype=dtype)
+    return name if memory is content else name._replace(dtype=f"one {name.dtype}", shape=content.shape)
 
 
 def lasting_fingerprint(tensor: Tensor) -> Fingerprint:
@@ -144,7 +154,7 @@ def lasting_fingerprint(tensor: Tensor) -> Fingerprint:
     content, dtype = content_of(tensor), tensor.lt.dtype
     place = _digest_place(tensor, content)
     if place is None:
-        return fingerprint(content, dtype=dtype)
+        return name_of(content, fingerprint, dtype)
     mapping, key = place
     digest = mapping.known.get(key) or mapping.taken.get(key)
     if digest is None:
@@ -211,12 +221,12 @@ def files_of(arrays: Iterable[Any]) -> list[MappedFile]:
 
 def held_nbytes(weight: Any) -> int:
     """Memory of a constant beside what is packed of it: none in a file mapped for reading, or if it is packed."""
-    return 0 if _mapping_of(weight) is not None else int(getattr(weight, "nbytes", 0))
+    return 0 if _mapping_of(weight) is not None else int(getattr(memory_of(weight), "nbytes", 0))
 
 
 def mapped_nbytes(weight: Any) -> int:
     """What a constant takes of a file mapped for reading. Unit: bytes."""
-    return 0 if _mapping_of(weight) is None else int(weight.nbytes)
+    return 0 if _mapping_of(weight) is None else int(memory_of(weight).nbytes)
 
 
 def file_of(weight: Any) -> mmap.mmap | None:

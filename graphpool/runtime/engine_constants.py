@@ -14,8 +14,8 @@ from graphpool.memory import CONSTANTS_TRACE_DOMAIN, LimitingResource
 from graphpool.memory._budget import CONSTANTS
 from graphpool.memory.adaptors import TracedResource
 
+from .constant_memory import memory_of
 from .constant_part import held_nbytes, mapped_nbytes
-from .nibbles import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable

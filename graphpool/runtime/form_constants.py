@@ -12,9 +12,9 @@ from graphpool.mapped_file import MappedFile
 
 from ._constants import packed_key
 from ._tensor import Tensor
+from .constant_memory import memory_of
 from .constant_part import file_of, held_nbytes
 from .mapped_reads import MappedReads, reads_of, rows_read
-from .nibbles import memory_of
 from .packed_weight import PackedWeight, replacing_parts
 
 if TYPE_CHECKING:
@@ -201,7 +201,8 @@ class FormConstants:
             value = self.values[tensor_id] = np.asarray(value)
         tensor = bound.get(id(value))
         if tensor is None or tensor.lt != self._described[tensor_id]:
-            tensor = bound[id(value)] = Tensor(self._described[tensor_id], self._engine, memory_of(value))
+            data = value if isinstance(value, np.ndarray) else memory_of(value)
+            tensor = bound[id(value)] = Tensor(self._described[tensor_id], self._engine, data)
         return tensor
 
     def _uses(self, tensor_id: int) -> list[_Use]:

@@ -12,7 +12,7 @@ from graphpool.typing import DataType
 
 from ._tensor import unpack
 
-__all__ = ["Nibbles", "in_bytes", "memory_of"]
+__all__ = ["Nibbles", "in_bytes"]
 
 
 class Nibbles:
@@ -91,8 +91,3 @@ def in_bytes(array: Any) -> np.ndarray[Any, Any]:
         found = array.astype(np.uint8 if array.dtype == DataType.U4.numpy else np.int8)
     found.flags.writeable = False
     return found
-
-
-def memory_of(value: Any) -> Any:
-    """What has the elements of a constant in memory: the bytes of 4-bit elements, else the constant itself."""
-    return value.raw if isinstance(value, Nibbles) else value

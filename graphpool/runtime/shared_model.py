@@ -14,10 +14,10 @@ from graphpool.cache.sealed_store import SealedName, SealedStore
 from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.mapped_file import ReadMapping
 
+from .constant_memory import memory_of, read_as, reading_of
 from .constant_part import address_of
 from .file_arrays import open_references, refer_to_files
 from .model import Model
-from .nibbles import Nibbles, memory_of
 from .stored_forms import SharedForms, StoredForm, StoredSpecialiser
 
 if TYPE_CHECKING:
@@ -110,11 +110,9 @@ class SharedModel:
         """The importer's, which is opened where a shape was not compiled by the sharing process."""
         if forms is None:
             return self._load(store, importer)
-        context, told, references, nibbles = self._load(store, forms)
-        arrays: list[Any] = list(open_references(references).values())
-        for number, type_ in nibbles.items():
-            arrays[number] = Nibbles(arrays[number], *type_)
-        shared = SharedForms(context, told, arrays)
+        context, told, references, readings = self._load(store, forms)
+        memory = open_references(references).values()
+        shared = SharedForms(context, told, [read_as(*pair) for pair in zip(memory, readings, strict=True)])
         return StoredSpecialiser(None, partial(self._load, store, importer), shared)
 
     def _load(self, store: PackedStore | SealedStore, text: _Text) -> Any:
@@ -223,9 +221,8 @@ def _forms_of(model: Model, arrays: dict[PackedKey, Any]) -> _Text | None:
         for pattern, sizes, data, own in written
     ]
     contents = list(distinct.values())
-    nibbles = {n: (c.data_type, c.shape) for n, c in enumerate(contents) if isinstance(c, Nibbles)}
     references = refer_to_files({str(number): memory_of(content) for number, content in enumerate(contents)})
-    return _Text.of((context, told, references, nibbles), arrays)
+    return _Text.of((context, told, references, [reading_of(content) for content in contents]), arrays)
 
 
 class _Text(NamedTuple):

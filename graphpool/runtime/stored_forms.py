@@ -26,12 +26,12 @@ from graphpool.graph.backend import are_own_backends
 from graphpool.log import compile_log
 from graphpool.typing import DataType
 
+from .constant_memory import Reading, memory_of, read_as, reading_of
 from .constant_part import files_of, place_in_mapping
 from .costs import has_costs
 from .executable import kept_weights
 from .form_record import Described, UnwritableError, read_form
 from .form_steps import divide
-from .nibbles import Nibbles
 from .variable_form import SizeName
 
 if TYPE_CHECKING:
@@ -325,8 +325,9 @@ def _itself(real: Any) -> Any:
 
 def tell_content(content: Any, files: list[MappedFile]) -> tuple[Any, ...]:
     """Where a constant lies in one of the files, or its bytes; raises `UnwritableError` for what is no array."""
-    if isinstance(content, Nibbles):
-        return (*tell_content(content.raw, files), content.data_type, content.shape)
+    reading = reading_of(content)
+    if reading is not None:
+        return (*tell_content(memory_of(content), files), *reading)
     if type(content) is not np.ndarray:
         raise UnwritableError(f"a constant of type {type(content).__name__}")
     dtype = _name_of(content.dtype)
@@ -341,7 +342,7 @@ def tell_content(content: Any, files: list[MappedFile]) -> tuple[Any, ...]:
 
 def bring_content(told: tuple[Any, ...], files: Sequence[MappedFile]) -> Any:
     """The constant that `tell_content` describes, behind whether it lasts; read-only."""
-    _, number, place, dtype, shape, *packed = told
+    _, number, place, dtype, shape, *reading = told
     kind = dtype.numpy if isinstance(dtype, DataType) else np.dtype(dtype)
     if number is None:
         array = np.frombuffer(place, np.uint8).copy().view(kind).reshape(shape)
@@ -349,7 +350,7 @@ def bring_content(told: tuple[Any, ...], files: Sequence[MappedFile]) -> Any:
         nbytes = prod(shape) * kind.itemsize
         array = np.frombuffer(files[number], np.uint8, nbytes, place).view(kind).reshape(shape)
     array.flags.writeable = False
-    return Nibbles(array, *packed) if packed else array
+    return read_as(array, Reading(*reading) if reading else None)
 
 
 def _name_of(dtype: np.dtype[Any]) -> Any:

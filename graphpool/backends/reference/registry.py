@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -165,12 +165,15 @@ def _evaluate_blocks(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: 
     return joined
 
 
+_signature = cache(inspect.signature)
+
+
 def _check_arity(kind: str, function: Function, inputs: Sequence[Array]) -> None:
     """Refuse a call whose inputs `function` cannot bind."""
     try:
-        inspect.signature(function).bind({}, *inputs)
+        _signature(function).bind({}, *inputs)
     except TypeError as error:
-        accepted = inspect.signature(function)
+        accepted = _signature(function)
         raise InvalidOpError(
             explain(f"wrong number of inputs of {kind}", accepted=accepted, got=len(inputs)), kind=kind
         ) from error

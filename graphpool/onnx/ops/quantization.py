@@ -13,8 +13,9 @@ import numpy as np
 from graphpool._dataclasses import dataclass
 from graphpool.onnx.build import Value
 from graphpool.onnx.types import data_type
+from graphpool.runtime.constant_memory import memory_of
 from graphpool.runtime.constant_part import drop_pages
-from graphpool.runtime.nibbles import Nibbles, in_bytes, memory_of
+from graphpool.runtime.nibbles import Nibbles, in_bytes
 from graphpool.typing import DataType
 
 from . import direct

@@ -21,11 +21,11 @@ from graphpool.errors import OutOfMemoryError
 from .._form_run import Frame
 from .._step_call import Addresses
 from .._tensor import Tensor, pack
+from ..constant_memory import memory_of
 from ..form_constants import FormConstants
 from ..form_parts import FormParts
 from ..form_plan import TensorPlaces
 from ..model_step import ModelStep, is_plain
-from ..nibbles import memory_of
 from ..runner import Runner
 from .gpu_graph import GpuGraph
 

@@ -426,3 +426,19 @@ def test_pickled_models_run_on_an_engine_of_their_own(gpu):
         other = pickle.loads(pickle.dumps(model))
         with other, other.engine:
             check(other.run(inputs), model.run(inputs))
+
+
+def test_a_constant_of_one_number_takes_one_element_of_the_device(driver, gpu):
+    f32 = onnx.TensorProto.FLOAT
+    half = numpy_helper.from_array(np.array([0.5], np.float32))
+    nodes = [
+        ("ConstantOfShape", ["shape"], ["w"], {"value": half}), ("MatMul", ["x", "w"], ["h"], {}),
+        ("Add", ["h", "w"], ["y"], {}),
+    ]  # fmt: skip
+    source = onnx_model(nodes, {"x": (f32, [150, 150])}, {"y": (f32, [150, 150])}, {"shape": np.array([150, 150])})
+    inputs = {"x": RNG.standard_normal((150, 150), np.float32)}
+    with gp.onnx.load(source, engine=gpu) as model:
+        assert all(partition.is_supported for partition in model.partitions)
+        assert model.specialise().cached_nbytes == 4
+        check(model.run(inputs), on_cpu(source, inputs))
+        assert model.predict_peak() == gpu.budget.peak

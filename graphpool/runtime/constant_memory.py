@@ -1,0 +1,73 @@
+"""What of constants lies in memory, and how their elements are read from there.
+
+Most are dense arrays. Those of 4-bit elements lie as files have them (`Nibbles`), and a large array of which all
+elements are one number, as ``ConstantOfShape`` gives it, has that number alone, at strides of 0, which kernels read.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from graphpool.typing import DataType
+
+from .nibbles import Nibbles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Reading", "filled", "is_one_number", "memory_of", "read_as", "reading_of"]
+
+_LARGE_NBYTES = 2**16
+"""Smaller arrays are dense: kernels take vectors whose elements follow one another, and would copy others."""
+
+_IN_BUFFERS = frozenset(dtype.numpy for dtype in DataType if dtype is not DataType.UNDEF and dtype.bits >= 8)
+"""NumPy's types of elements that lie in buffers as they do in arrays."""
+
+
+class Reading(NamedTuple):
+    """How the elements of a constant are read: of 4 bits each if there is a `data_type`, else one number for all."""
+
+    data_type: DataType | None
+    shape: tuple[int, ...]
+
+
+def is_one_number(value: Any) -> bool:
+    """Whether a constant stays one number: all elements lie in one place, and would else take much memory."""
+    if not isinstance(value, np.ndarray) or any(value.strides):
+        return False
+    return value.nbytes > _LARGE_NBYTES and value.dtype in _IN_BUFFERS
+
+
+def filled(shape: Sequence[int], number: Any) -> np.ndarray[Any, Any]:
+    """An array of one number, for reading: where it is large, one that stays so."""
+    if prod(shape) * number.itemsize <= _LARGE_NBYTES:
+        return np.full(shape, number, number.dtype)
+    return np.broadcast_to(number, shape)
+
+
+def memory_of(value: Any) -> Any:
+    """What has the elements of a constant in memory: bytes, or one number, as an array; else the constant itself."""
+    if isinstance(value, Nibbles):
+        return value.raw
+    if is_one_number(value):
+        return value[(slice(1),) * value.ndim]
+    return value
+
+
+def reading_of(value: Any) -> Reading | None:
+    """How `read_as` makes the constant of `memory_of` it again; None for one that is its own memory."""
+    if isinstance(value, Nibbles):
+        return Reading(value.data_type, value.shape)
+    return Reading(None, value.shape) if is_one_number(value) else None
+
+
+def read_as(memory: np.ndarray[Any, Any], reading: Reading | None) -> Any:
+    """The constant that lies in memory, without a copy."""
+    if reading is None:
+        return memory
+    if reading.data_type is not None:
+        return Nibbles(memory, reading.data_type, reading.shape)
+    return np.broadcast_to(memory, reading.shape)
