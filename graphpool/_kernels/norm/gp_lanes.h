@@ -12,8 +12,8 @@ GP_INLINE void gp_halve(gp_vf a, gp_vf b, const int width, gp_vf *here, gp_vf *t
     *there = gp_pick_both(a, b, (GP_LANE_NUMBERS ^ width) + from_b);
 }
 
-/* Lane i is gp_lane_sum(v[i]), the same bits; v is overwritten. */
-GP_INLINE gp_vf gp_lane_sums(gp_vf *v)
+/* Lane i is gp_lane_sum(v[i]), the same bits, or the largest lane of v[i], where none is NaN; v is overwritten. */
+GP_INLINE gp_vf gp_across_lanes(const int is_max, gp_vf *v)
 {
 #pragma GCC unroll 4
     for (int width = GP_VL / 2; width; width /= 2)
@@ -21,21 +21,7 @@ GP_INLINE gp_vf gp_lane_sums(gp_vf *v)
         for (int i = 0; i < width; i++) {
             gp_vf here, there;
             gp_halve(v[i], v[i + width], width, &here, &there);
-            v[i] = here + there;
-        }
-    return v[0];
-}
-
-/* Lane i is the largest lane of v[i], where none is NaN; v is overwritten. */
-GP_INLINE gp_vf gp_lane_maxima(gp_vf *v)
-{
-#pragma GCC unroll 4
-    for (int width = GP_VL / 2; width; width /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < width; i++) {
-            gp_vf here, there;
-            gp_halve(v[i], v[i + width], width, &here, &there);
-            v[i] = gp_vmax(here, there);
+            v[i] = is_max ? gp_vmax(here, there) : here + there;
         }
     return v[0];
 }

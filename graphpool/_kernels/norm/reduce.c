@@ -88,7 +88,7 @@ GP_INLINE gp_vf reduce_short(const enum gp_term term, const int is_best, const f
             if (is_best)
                 *nans = gp_vselect(gp_vequal(part, part), *nans, part);
         }
-    return is_best ? gp_lane_maxima(v) : gp_lane_sums(v);
+    return gp_across_lanes(is_best, v);
 }
 
 /* The same of runs first .. first + GP_VL - 1 of w; the number of those that there are. */

@@ -89,7 +89,7 @@ GP_INLINE void softmax_short(const softmax_params *p, const operands *o, int64_t
         if (nv > 1)
             part[j] = gp_vmax(x[j][1], part[j]);
     }
-    const gp_vf most = gp_lane_maxima(part), least = gp_splat(-INFINITY);
+    const gp_vf most = gp_across_lanes(1, part), least = gp_splat(-INFINITY);
     gp_store(shift, p->inf_as_zero ? gp_vselect(gp_vequal(most, least), (gp_vf){0}, most) : most);
 #pragma GCC unroll 16
     for (int j = 0; j < GP_VL; j++) {
@@ -103,7 +103,7 @@ GP_INLINE void softmax_short(const softmax_params *p, const operands *o, int64_t
         }
         part[j] = total;
     }
-    const gp_vf sums = gp_lane_sums(part);
+    const gp_vf sums = gp_across_lanes(0, part);
     gp_store(sum, sums);
     gp_store(scale, p->is_log ? gp_log(sums) : get_scales(p, sums));
     for (int j = 0; j < count; j++) {
