@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from graphpool.errors import StateError, explain
 from graphpool.typing import parse_nbytes
 
-from ...fork import Locked
 from .._check import check_request, not_held, out_of_memory
-from .device import check, driver, open_device, stream_handle
+from .device import check, driver, stream_handle
+from .live import Block, LiveRequests
 
 if TYPE_CHECKING:
     from graphpool.errors import OutOfMemoryError
@@ -24,15 +24,7 @@ POOL_ALIGNMENT = 256
 KEEP_ALL = 2**64 - 1
 
 
-class _Block(NamedTuple):
-    """A live request: its bytes, where its allocation begins, and how many bytes of the pool that takes."""
-
-    nbytes: int
-    start: int
-    taken: int
-
-
-class CudaResource(Locked):
+class CudaResource(LiveRequests):
     """Memory of one GPU, from a pool of its own.
 
     Parameters
@@ -79,10 +71,8 @@ class CudaResource(Locked):
     def __init__(
         self, index: int = 0, *, limit: int | str | None = None, release_threshold: int | str | None = None
     ) -> None:
-        super().__init__()
-        self.device = open_device(index)
+        super().__init__(index)
         self.limit = self.device.total_nbytes if limit is None else parse_nbytes(limit)
-        self._live: dict[int, _Block] = {}
         self._taken = 0  # bytes of the pool, those for alignment too
         self._is_closed = True  # until there is something to close
         self._pool = self._new_pool()
@@ -97,16 +87,6 @@ class CudaResource(Locked):
         with self.device.current():
             options = DeviceMemoryResourceOptions(max_size=min(self.limit, self.device.total_nbytes))
             return DeviceMemoryResource(Device(self.device.index), options)
-
-    @property
-    def nbytes(self) -> int:
-        """Sum of the live requests. Unit: bytes."""
-        return sum(block.nbytes for block in self._live.copy().values())
-
-    @property
-    def count(self) -> int:
-        """How many requests are live."""
-        return len(self._live)
 
     def blocks(self) -> list[tuple[int, int]]:
         """(address, size in bytes) of all live requests.
@@ -172,7 +152,7 @@ class CudaResource(Locked):
             self._check_open()
             start = self._take(taken, handle, nbytes)
             address = (start + alignment - 1) // alignment * alignment
-            self._live[address] = _Block(nbytes, start, taken)
+            self._live[address] = Block(nbytes, start, taken)
             self._taken += taken
         if stream is None:
             self.device.synchronize(handle)

@@ -15,6 +15,7 @@ from graphpool.typing import parse_nbytes
 from ...fork import Locked
 from .._check import check_request, not_held, out_of_memory
 from .device import check, driver, open_device, stream_handle
+from .live import Block, LiveRequests
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +29,7 @@ __all__ = ["HostStaging", "PinnedResource"]
 PAGE_NBYTES = 4096
 
 
-class PinnedResource(Locked):
+class PinnedResource(LiveRequests):
     """Page-locked memory of the host, which a device copies to and from while others work.
 
     Parameters
@@ -53,19 +54,7 @@ class PinnedResource(Locked):
     """
 
     def __init__(self, index: int = 0) -> None:
-        super().__init__()
-        self.device = open_device(index)
-        self._live: dict[int, tuple[int, int]] = {}  # address: (size of the request, start of its allocation)
-
-    @property
-    def nbytes(self) -> int:
-        """Sum of the live requests. Unit: bytes."""
-        return sum(nbytes for nbytes, _ in self._live.copy().values())
-
-    @property
-    def count(self) -> int:
-        """How many requests are live."""
-        return len(self._live)
+        super().__init__(index)
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
         """Return the address of `nbytes` bytes, for the host and the device alike.
@@ -92,15 +81,16 @@ class PinnedResource(Locked):
         """
         check_request(nbytes, alignment)
         cuda = driver()
+        taken = max(nbytes, 1) + max(alignment - 64, 0)
         with self.device.current():
-            error, start = cuda.cuMemAllocHost(max(nbytes, 1) + max(alignment - 64, 0))
+            error, start = cuda.cuMemAllocHost(taken)
         if error == cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             in_use = self.nbytes
             raise out_of_memory(nbytes, in_use=in_use, limit=in_use, resource="PinnedResource")
         check((error,), "cuMemAllocHost")
         address = (int(start) + alignment - 1) // alignment * alignment
         with self._lock:
-            self._live[address] = (nbytes, int(start))
+            self._live[address] = Block(nbytes, int(start), taken)
         return address
 
     def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
@@ -113,10 +103,10 @@ class PinnedResource(Locked):
         """
         with self._lock:
             held = self._live.get(address)
-            if held is None or held[0] != nbytes:
+            if held is None or held.nbytes != nbytes:
                 raise not_held("PinnedResource", address, nbytes)
             with self.device.current():
-                check(driver().cuMemFreeHost(held[1]), "cuMemFreeHost")
+                check(driver().cuMemFreeHost(held.start), "cuMemFreeHost")
             del self._live[address]
 
     def __repr__(self) -> str:

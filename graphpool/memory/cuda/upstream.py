@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from graphpool.errors import BackendError, InvalidArgumentError, explain
 
-from ...fork import Locked
 from .._check import check_request, not_held, out_of_memory
-from .device import open_device, stream_handle
+from .device import stream_handle
+from .live import Block, LiveRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ DEFAULT_STREAM = 0
 """In whose order memory is taken and given back without a stream: the null stream of the context."""
 
 
-class UpstreamResource(Locked):
+class UpstreamResource(LiveRequests):
     """Memory of one GPU from another library's allocator, such as RMM's or CuPy's.
 
     Parameters
@@ -64,20 +64,8 @@ class UpstreamResource(Locked):
     ) -> None:
         if not callable(malloc) or not callable(free):
             raise InvalidArgumentError(explain("malloc and free", accepted="callables", got=(malloc, free)))
-        super().__init__()
-        self.device = open_device(index)
+        super().__init__(index)
         self._malloc, self._free = malloc, free
-        self._live: dict[int, tuple[int, int, int]] = {}  # address: (nbytes, start and bytes of the allocation)
-
-    @property
-    def nbytes(self) -> int:
-        """Sum of the live requests. Unit: bytes."""
-        return sum(nbytes for nbytes, _, _ in self._live.copy().values())
-
-    @property
-    def count(self) -> int:
-        """How many requests are live."""
-        return len(self._live)
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
         """Return what `malloc` gives, aligned.
@@ -117,7 +105,7 @@ class UpstreamResource(Locked):
         if not start or address + nbytes > start + taken:
             raise BackendError(explain("malloc", accepted=f"an address aligned to {UPSTREAM_ALIGNMENT}", got=start))
         with self._lock:
-            self._live[address] = nbytes, start, taken
+            self._live[address] = Block(nbytes, start, taken)
         if stream is None:
             self.device.synchronize(handle)
         return address
@@ -140,13 +128,13 @@ class UpstreamResource(Locked):
         handle = DEFAULT_STREAM if stream is None else stream_handle(stream)
         self.device.check_process()
         with self._lock:
-            held, start, taken = self._live.get(address, (-1, 0, 0))
-            if held != nbytes:
+            held = self._live.get(address)
+            if held is None or held.nbytes != nbytes:
                 raise not_held("UpstreamResource", address, nbytes)
             del self._live[address]
         try:
             with self.device.current():
-                self._free(start, taken, handle)
+                self._free(held.start, held.taken, handle)
         except Exception as error:
             raise BackendError(explain("the upstream free failed", got=repr(error))) from error
 
