@@ -9,7 +9,7 @@ import numpy as np
 
 from graphpool._dataclasses import dataclass, replace
 
-from ..drawing import Bar, draw_arena, time_unit
+from ..drawing import Bar, describe_size, draw_arena, time_unit
 from .inputs import inputs_or_random
 from .page import write_page
 from .tenants import ArenaTenant, find_tenants, match_runs
@@ -107,6 +107,15 @@ class FootprintPicture:
             The file cannot be written.
         """
         Path(path).write_text(self.html(beside), encoding="utf-8")
+
+    def __repr__(self) -> str:
+        return f"<FootprintPicture of {self.model}: {len(self.steps)} steps, arena {describe_size(self.arena_nbytes)}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the page in a frame."""
+        from html import escape
+
+        return f'<iframe srcdoc="{escape(self.html())}" style="width:100%;height:720px;border:0"></iframe>'
 
     def plot(self) -> Figure:
         """Draw the arena over time: a rectangle for each temporary, with the name of the node that writes it.

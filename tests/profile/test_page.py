@@ -208,3 +208,18 @@ def test_a_page_of_thousands_of_temporaries_opens(picture, tmp_path):
     with Page(BROWSER, tmp_path / "profile", saved(tmp_path, shown)) as page:
         assert page.evaluate("document.querySelectorAll('.by-step rect.op').length") == 2 * count
         assert page.messages == []
+
+
+@needs_browser
+def test_a_notebook_shows_the_page_in_a_frame(picture, tmp_path):
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><body style='margin:0'>{picture._repr_html_()}</body>", encoding="utf-8")
+    assert re.fullmatch(r"<FootprintPicture of model .*: \d+ steps, arena [\d.]+ KiB>", repr(picture), re.DOTALL)
+    with Page(BROWSER, tmp_path / "profile", path.as_uri()) as page:
+        inside = "document.querySelector('iframe').contentDocument"
+        find = f"{inside}.querySelector('.by-time rect.op').getBoundingClientRect().toJSON()"
+        box = page.evaluate(find)
+        page.hover(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        assert page.evaluate(f"{inside}.getElementById('tip').innerText").startswith("tensor ")
+        assert page.evaluate("typeof document.querySelector('iframe').contentWindow.hacked") == "undefined"
+        assert page.messages == []
