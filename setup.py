@@ -57,7 +57,7 @@ def _known_isas():
             "avx512_bf16": [*avx512, "-mavx512vnni", "-mavx512bf16", "-mprefer-vector-width=512"],
         }
     if platform.machine().lower() in ("aarch64", "arm64"):
-        return {"generic": [], "neon": ["-march=armv8-a+simd"]}
+        return {"generic": [], "neon": ["-march=armv8-a+simd"], "neon_dotprod": ["-march=armv8.2-a+dotprod"]}
     return {"generic": []}
 
 

@@ -22,7 +22,15 @@ MEMORY_BANDWIDTH = 20e9
 THREAD_BANDWIDTH = 8e9
 """What one thread moves. Unit: bytes a second."""
 
-THREAD_FLOPS = {"generic": 10e9, "avx2": 60e9, "avx2_vnni": 60e9, "avx512": 100e9, "avx512_bf16": 100e9, "neon": 25e9}
+THREAD_FLOPS = {
+    "generic": 10e9,
+    "avx2": 60e9,
+    "avx2_vnni": 60e9,
+    "avx512": 100e9,
+    "avx512_bf16": 100e9,
+    "neon": 25e9,
+    "neon_dotprod": 25e9,
+}
 """Operations a second of one thread, by instruction set."""
 
 CACHED_NBYTES = 8 << 20

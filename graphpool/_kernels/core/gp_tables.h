@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 /* NULL-terminated list of tables, each ended by an entry without a name. */
@@ -17,6 +19,7 @@ extern gp_tables gp_tables__avx2_vnni;
 extern gp_tables gp_tables__avx512;
 extern gp_tables gp_tables__avx512_bf16;
 extern gp_tables gp_tables__neon;
+extern gp_tables gp_tables__neon_dotprod;
 
 typedef struct {
     const char *isa;
@@ -38,6 +41,15 @@ static inline int gp_has_avx2_vnni(void)
     unsigned eax, ebx, ecx, edx;
     return GP_HAS_AVX2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1);
 }
+#elif defined(__aarch64__)
+/* SDOT: HWCAP_ASIMDDP of Linux, whose older headers lack the name; all of Apple's processors for macOS have it. */
+#if defined(__linux__)
+#define GP_HAS_NEON_DOTPROD (getauxval(AT_HWCAP) >> 20 & 1)
+#elif defined(__APPLE__)
+#define GP_HAS_NEON_DOTPROD 1
+#else
+#define GP_HAS_NEON_DOTPROD 0
+#endif
 #endif
 
 /* The instruction sets of this build, weakest first; returns how many. `list` has room for 8. */
@@ -47,6 +59,9 @@ static inline int gp_list_isas(gp_isa *list)
     list[n++] = (gp_isa){"generic", gp_tables__generic, 1};
 #ifdef GP_HAVE_NEON
     list[n++] = (gp_isa){"neon", gp_tables__neon, 1};
+#endif
+#ifdef GP_HAVE_NEON_DOTPROD
+    list[n++] = (gp_isa){"neon_dotprod", gp_tables__neon_dotprod, GP_HAS_NEON_DOTPROD};
 #endif
 #ifdef GP_HAVE_AVX2
     list[n++] = (gp_isa){"avx2", gp_tables__avx2, GP_HAS_AVX2};

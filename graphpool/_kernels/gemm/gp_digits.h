@@ -36,6 +36,9 @@ GP_INLINE gp_vi gp_dot_digits(gp_vi u, gp_vi s, gp_vi acc)
     return (gp_vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)u, (__m512i)s);
 #elif defined(__AVXVNNI__)
     return (gp_vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)u, (__m256i)s);
+#elif defined(__ARM_FEATURE_DOTPROD) /* of signed bytes: u - 128, and s twice times 64 */
+    const int8x16_t less = (int8x16_t)(u ^ (int32_t)0x80808080), half = vdupq_n_s8(64), y = (int8x16_t)s;
+    return (gp_vi)vdotq_s32(vdotq_s32(vdotq_s32((int32x4_t)acc, less, y), half, y), half, y);
 #else
     const gp_vh even = (gp_vh)((gp_vh)s << 8) >> 8, odd = (gp_vh)s >> 8;
     return acc + gp_madd((gp_vh)(u & 0x00ff00ff), even) + gp_madd((gp_vh)((gp_vu)u >> 8 & 0x00ff00ff), odd);
@@ -48,6 +51,8 @@ GP_INLINE gp_vi gp_dot_nibbles(gp_vi u, gp_vi low, gp_vi high, gp_vi acc)
     const gp_vi first = u & 0x0f0f0f0f, second = (gp_vi)((gp_vu)u >> 4) & 0x0f0f0f0f;
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     return gp_dot_digits(second, high, gp_dot_digits(first, low, acc));
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return (gp_vi)vdotq_s32(vdotq_s32((int32x4_t)acc, (int8x16_t)first, (int8x16_t)low), (int8x16_t)second, (int8x16_t)high);
 #else
     const gp_vh one = (gp_vh)(0x00010001 - (gp_vi){0}); /* four products of 15 * 128 fit s16 */
     return acc + gp_madd(gp_add_byte_pairs(first, low) + gp_add_byte_pairs(second, high), one);

@@ -22,6 +22,14 @@ GP_INLINE gp_vi gp_keep_sum(gp_vi v)
     return GP_TILE_VECTORS > 12 ? v : gp_keep(v);
 }
 
+/* The instruction of ARM multiplies signed bytes alone: what is unsigned is taken less 128, and the sums of the columns
+ * so many times more at the beginning (gp_first_sums). */
+#if defined(__ARM_FEATURE_DOTPROD)
+#define GP_BYTE_OFFSET 128
+#else
+#define GP_BYTE_OFFSET 0
+#endif
+
 /* s8 without the instruction for it: even and odd bytes widen to s16, which no product of 255 * 128 can overflow. */
 GP_INLINE gp_vi gp_dot_bytes(gp_vi y, gp_vi x, gp_vi acc)
 {
@@ -29,6 +37,8 @@ GP_INLINE gp_vi gp_dot_bytes(gp_vi y, gp_vi x, gp_vi acc)
     return (gp_vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)y, (__m512i)x);
 #elif defined(__AVXVNNI__)
     return gp_keep_sum((gp_vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)y, (__m256i)x));
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return (gp_vi)vdotq_s32((int32x4_t)acc, (int8x16_t)(y ^ (int32_t)0x80808080), (int8x16_t)x);
 #else
     const gp_vi a_even = y & 0x00ff00ff, a_odd = (gp_vi)((gp_vuh)y >> 8);
     const gp_vi b_odd = (gp_vi)((gp_vh)x >> 8), b_even = (gp_vi)((gp_vh)((gp_vh)x << 8) >> 8);
@@ -142,7 +152,7 @@ GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
 {
     gp_vi col_sum;
     memcpy(&col_sum, sink->col_sum + col, sizeof col_sum);
-    return (gp_vf)(col_sum * -sink->a_zero);
+    return (gp_vf)(col_sum * (GP_BYTE_OFFSET - sink->a_zero));
 }
 
 /* s32 accumulators, less what the zero points of the weights take away, as floats. */

@@ -56,7 +56,7 @@ def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None,
     n and k move the two alike, but for `macs`, m x n x k.
     """
     name = isa or isas()[-1]
-    most = {"generic": 8 if transposed_b else 4, "avx2": 64, "neon": 64}.get(name)
+    most = {"generic": 8 if transposed_b else 4, "avx2": 64, "neon": 64, "neon_dotprod": 64}.get(name)
     if transposed_b and name == "avx2":
         most = None
     if most is None and not transposed_b:

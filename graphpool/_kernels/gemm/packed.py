@@ -39,7 +39,7 @@ DEPTH = {"f32": 1, "bf16": 2, "s8": 4}
 _A_DTYPES = {"f32": ("f32",), "bf16": ("f32", "bf16", "f16"), "s8": ("u8", "s8")}
 """Types of the activations for each type of weights."""
 
-LANES = {"avx512_bf16": 16, "avx512": 16, "avx2_vnni": 8, "avx2": 8, "neon": 4, "generic": 4}
+LANES = {"avx512_bf16": 16, "avx512": 16, "avx2_vnni": 8, "avx2": 8, "neon_dotprod": 4, "neon": 4, "generic": 4}
 """Columns of a vector (``GP_VL``)."""
 
 _HAS_PAIRS = ("generic", "avx2", "avx512") if platform.machine().lower() in ("x86_64", "amd64") else ()
