@@ -97,7 +97,8 @@ class Walk:
         self._finish_data_dependent(values)
         outputs = {name: self._output_tensor(value) for name, value in values.items()}
         written = {t.id for op in self.builder.ops for t in op.outputs}
-        graph = self.builder.finish([t for t in {t.id: t for t in outputs.values()}.values() if t.id in written])
+        seen = {t.id: t for t in outputs.values() if t.id in written or t.dtype is not DataType.UNDEF}
+        graph = self.builder.finish(list(seen.values()))
         return ModelForm(
             graph,
             self.builder.constants,

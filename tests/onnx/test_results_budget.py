@@ -27,7 +27,9 @@ def expand():
     return single("Expand", ["x", "s"], constants=[shape])
 
 
-CASES = {"Relu": (single("Relu", ["x"]), X), "Expand": (expand(), X[:1, :1])}
+CASES = {
+    "Relu": (single("Relu", ["x"]), X), "Expand": (expand(), X[:1, :1]), "Identity": (single("Identity", ["x"]), X),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,6 +111,29 @@ def test_a_copy_of_an_input_is_charged():
         with pytest.raises(gp.OutOfMemoryError):
             model.run({"x": X})
         np.testing.assert_array_equal(y, X)
+
+
+@pytest.mark.parametrize(("op", "y_type"), [("Identity", TensorProto.FLOAT), ("NonZero", TensorProto.INT64)])
+@pytest.mark.parametrize("ranges", [None, {"m": (1, 64), "n": (1, 96)}])
+def test_what_is_copied_into_a_result_is_predicted(op, y_type, ranges):
+    x = np.ones((64, 96), np.float32)
+    with gp.onnx.load(single(op, ["x"], y_type), shapes=ranges) as model:
+        predicted = int(model.predict_peak() if ranges else model.predict_peak({"x": x.shape}))
+        y = model.run({"x": x})["y"]
+        assert y.nbytes <= predicted == model.engine.budget.peak
+
+
+def test_a_constant_as_a_result_is_predicted():
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "z")]
+    nodes = [helper.make_node("Identity", ["w"], ["y"]), helper.make_node("Relu", ["x"], ["z"])]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [1000], np.ones(1000))
+    graph = helper.make_graph(nodes, "tiny", [x], outputs, [weight])
+    with gp.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)) as model:
+        predicted = int(model.predict_peak())
+        held = model.run({"x": np.ones(4, np.float32)})
+        assert held["y"].nbytes == 4000
+        assert predicted == model.engine.budget.peak
 
 
 def test_what_loading_computes_is_charged_meanwhile():
