@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     add_fleet_options(add("plan-fleet", plan_fleet, fleet_text, common, load))
     plan_text = "Plan the buffers of a CSV file (id, lower, upper, size)."
     plan_parser = add("plan", plan, plan_text, common, brief=_brief_plan)
-    plan_parser.add_argument("file", help="a CSV file; lifetimes are half-open")
+    plan_parser.add_argument("file", help="a CSV file, such as predict --buffers writes; lifetimes are half-open")
     plan_parser.add_argument("--capacity", metavar="SIZE", help='what the plan should fit, such as "64MiB"')
     plan_parser.add_argument(
         "--deadline", type=float, default=0.0, metavar="SECONDS", help="time that an exact search may take"
@@ -493,8 +493,12 @@ def _median_ms(model: Model, inputs: Mapping[str, Any], seconds: float) -> float
 
 
 def _inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of the file that is given, else random ones."""
-    return read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)
+    """The arrays of the file that is given, which must have the shapes that are asked for; else random ones."""
+    if not arguments.inputs:
+        return _random_inputs(model, arguments)
+    arrays, names = read_inputs(arguments.inputs), {port.name for port in model.inputs}
+    ShapeRanges(_shapes(arguments), model.inputs).check({name: arrays[name].shape for name in names & arrays.keys()})
+    return arrays
 
 
 def _random_inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, Any]]:

@@ -290,6 +290,17 @@ def test_options_of_the_other_kind_of_file(capsys, graph_file):
     assert "graph file" in capsys.readouterr().err
 
 
+def test_inputs_of_a_file_have_the_shapes_that_are_asked_for(capsys, tmp_path):
+    path = str(tmp_path / "inputs.npz")
+    np.savez(path, image=np.zeros((5, 1, 8, 8), "float32"))
+    for shape in ("batch=5", "batch=1..8"):
+        ran = report(capsys, "run", CNN, "--inputs", path, "--shape", shape)
+        assert ran["outputs"]["probabilities"]["shape"] == [5, 10]
+    for shape, message in (("batch=4", "'batch', is 5; accepted: 4"), ("bach=5", "is called 'bach'")):
+        assert cli.main(["run", CNN, "--inputs", path, "--shape", shape]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_ranges_of_shapes(capsys):
     worst = report(capsys, "predict", CNN, "--shape", "batch=1..8")
     assert worst["at"]["batch"] in range(1, 9)
