@@ -9,7 +9,7 @@ from graphpool._atomic cimport gp_add, gp_add_within, gp_load, gp_raise_to, gp_s
 from graphpool.memory._gate cimport Gate, clock_ns, deadline_after
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
-from graphpool.memory._check import check_request, out_of_memory
+from graphpool.memory._check import MAX_NBYTES, check_request, out_of_memory
 from graphpool.fork import reset_in_child
 from graphpool.memory._stats import BudgetStats
 from graphpool.typing import parse_nbytes
@@ -22,6 +22,16 @@ HOLDINGS = ("arenas", "compiled entries", "constants")
 
 cdef int64_t UNLIMITED = <int64_t>1 << 62
 cdef int64_t LOOK_PERIOD_NS = 100_000_000
+
+
+cdef int64_t MOST_NBYTES = MAX_NBYTES
+
+
+cdef int check_nbytes(nbytes) except -1:
+    """As `check_request` of any alignment."""
+    if type(nbytes) is not int or not 0 <= nbytes <= MOST_NBYTES:
+        check_request(nbytes, 1)
+    return 0
 
 
 cdef bint _keeps(keeper) except -1:
@@ -106,7 +116,7 @@ cdef class Budget:
         peak : int
             What it was. Unit: bytes.
         """
-        check_request(nbytes, 1)
+        check_nbytes(nbytes)
         before = self.peak
         gp_store(&self._peak, max(nbytes, self.in_use))
         return before
@@ -179,7 +189,7 @@ cdef class Budget:
         -------
         is_charged : bool
         """
-        check_request(nbytes, 1)
+        check_nbytes(nbytes)
         cdef int64_t limit = gp_load(&self._limit)
         cdef int64_t missing
         if limit == UNLIMITED:
@@ -211,7 +221,7 @@ cdef class Budget:
         OutOfMemoryError
             They do not fit. Nothing is counted; what was reclaimed stays reclaimed.
         """
-        check_request(nbytes, 1)
+        check_nbytes(nbytes)
         if self._try_charge(nbytes):
             return
         cdef int64_t deadline = clock_ns() + <int64_t>(timeout_s * 1e9)
@@ -246,7 +256,7 @@ cdef class Budget:
         OutOfMemoryError
             Its `smallest_limit` is the least limit for both beside what is in use for good.
         """
-        check_request(nbytes, 1)
+        check_nbytes(nbytes)
         if self.in_use + nbytes > self.limit and self.kept + nbytes > self.limit:
             raise self._refuse(nbytes, holder, self.kept + later_nbytes)
 
@@ -343,7 +353,7 @@ cdef class Budget:
         StateError
             Less than that is counted; nothing is changed.
         """
-        check_request(nbytes, 1)
+        check_nbytes(nbytes)
         if not self._try_uncharge(nbytes):
             raise StateError(explain("uncharge", accepted=f"at most {self.in_use} bytes", got=nbytes))
 

@@ -15,22 +15,31 @@ cdef class Frame:
     cdef readonly ArrayAllocator arrays
     cdef readonly list calls
     cdef Lease lease            # of the run that uses it
+    cdef int64_t form           # number of the one that it is set up for; 0: none
+
+
+cdef class FrameStore:
+    # Idle ones by address, which all arenas without bytes share; a list frees its memory when the last one is taken.
+    cdef dict idle
+    cdef ArenaPool pool         # of their arenas: those of others are gone
+    cdef object of(self, ArenaPool pool, address)
+    cdef int give_back(self, Frame frame) except -1
+    cdef int forget(self, int64_t form) except -1
 
 
 cdef class FormRun:
     cdef list inputs            # (name, id)
     cdef list outputs           # (name, id, whether a step writes it where it is told to, under this name first)
     cdef dict ids               # name of an output -> id
-    cdef dict sizes             # name of an output -> memory for it
     cdef dict numbers           # id of an output -> number of its kind, as far as that is known
     cdef list kinds             # Described of each kind
     cdef tuple targets          # ids of outputs that steps write
     cdef list made              # ids of those of a known shape
     cdef list names             # their names
-    cdef list wanted            # of each what `ResultArrays.take` wants
+    cdef list wanted            # of each its Described
     cdef tuple bound            # ids of what is bound
     cdef list forms             # of each its Described
-    cdef list bound_kinds, made_kinds   # numbers of the kinds of `bound` and `made`, whatever the sizes
+    cdef list bound_kinds, made_kinds, all_kinds    # numbers of the kinds of `bound`, `made`, all outputs
     cdef tuple passing          # ids of values that do not outlive a run
     cdef ResultArrays results
     cdef object arenas
@@ -38,8 +47,8 @@ cdef class FormRun:
     cdef int64_t arena_nbytes, host_nbytes, all_nbytes
     cdef bint uses_blas
     cdef object host_budget
-    # Idle ones by address, which all arenas without bytes share; a list frees its memory when the last one is taken.
-    cdef dict frames
+    cdef int64_t number         # in this process, from 1
+    cdef FrameStore frames      # of all forms that were made of one compilation
     cpdef dict run(self, inputs, outputs=*, held=*)
     cdef object _use(self, inputs, dict given, work)
     cdef object _work(self, Frame frame, inputs, dict given, dict fresh, work)

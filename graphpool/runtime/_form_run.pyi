@@ -3,10 +3,10 @@ from typing import Any, TypeVar
 
 from graphpool.memory._arrays import ArrayAllocator
 
+from ._form_sizes import SizedArrays
 from ._result_arrays import ResultArrays
 from ._step_call import Addresses
 from .form_plan import FormPlan
-from .form_sizes import SizedArrays
 from .host_budget import HostBudget
 from .model_form import ModelForm
 from .shared_arenas import SharedArenas
@@ -46,6 +46,7 @@ class FormRun:
     ) -> None: ...
     def size(self, other: FormRun, arrays: SizedArrays, plan: FormPlan, uses_blas: bool) -> None: ...
     def clear(self) -> None: ...
+    def end(self) -> None: ...
     def run(
         self,
         inputs: Mapping[str, Any],

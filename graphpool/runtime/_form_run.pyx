@@ -9,6 +9,7 @@ from graphpool.memory._arrays cimport ArrayAllocator
 from graphpool.memory._lease cimport Lease
 
 from ._ndarray cimport GP_C_CONTIGUOUS, GP_WRITEABLE, fields_of, has_shape
+from ._program cimport gp_next_serial
 from ._step_call cimport Addresses, StepCall
 
 from collections import deque
@@ -46,15 +47,53 @@ cdef class Frame:
         self.calls = []
 
 
+cdef class FrameStore:
+    """Idle frames of all forms that were made of one compilation: any of them is set up for another in a microsecond.
+
+    Ownership: keeps frames, which refer to arenas by address alone. Threads: safe.
+    """
+
+    def __cinit__(self):
+        self.idle = {}
+
+    cdef object of(self, ArenaPool pool, address):
+        """Those of an arena."""
+        with cython.critical_section(self):
+            if self.pool is not pool or len(self.idle) > MAX_FRAMES:
+                self.pool, self.idle = pool, {}
+            return self.idle.setdefault(address, deque())
+
+    cdef int give_back(self, Frame frame) except -1:
+        idle = self.idle.get(frame.address)
+        if idle is not None:
+            idle.append(frame)
+        return 0
+
+    cdef int forget(self, int64_t form) except -1:
+        """Let go of the programs of a form that no longer runs."""
+        cdef Frame frame
+        for idle in list(self.idle.values()):
+            for _ in range(len(idle)):
+                try:
+                    frame = idle.popleft()
+                except IndexError:  # another thread has taken it
+                    break
+                if frame.form == form:
+                    frame.calls.clear()
+                    frame.form = 0
+                idle.append(frame)
+        return 0
+
+
 cdef class FormRun:
     """Runs a form for one set of sizes on an arena and a frame at a time; base of `Runner`, which makes frames.
 
-    Ownership: keeps frames, which refer to arenas by address alone. Threads: `run` may be going on in any number of
+    Ownership: shares the frames of all sizes. Threads: `run` may be going on in any number of
     threads, on an arena each. Cost of `run`: about a microsecond, and half a one for each result, beyond the steps.
     """
 
     def __cinit__(self):
-        self.frames = {}
+        self.frames = FrameStore()
 
     def connect(self, form, targets, made, bound, passing, results, arenas, host_budget):
         """Say what every run takes and gives, whatever its sizes.
@@ -95,22 +134,25 @@ cdef class FormRun:
         self.inputs, self.ids, self.names, self.outputs = other.inputs, other.ids, other.names, other.outputs
         self.targets, self.made, self.passing, self.bound = other.targets, other.made, other.passing, other.bound
         self.results, self.arenas, self.host_budget = other.results, other.arenas, other.host_budget
+        self.frames, self.number = other.frames, gp_next_serial()
         self.numbers, self.kinds, self.uses_blas = arrays.numbers, arrays.made, uses_blas
         if other.bound_kinds is None:
             other.made_kinds = [self.numbers[i] for i in self.made]
             other.bound_kinds = [self.numbers[i] for i in self.bound]
-        self.bound_kinds, self.made_kinds = other.bound_kinds, other.made_kinds
-        self.sizes, self.all_nbytes = plan.results, sum(plan.results.values())
+            other.all_kinds = [self.numbers[i] for i in self.ids.values() if i in self.numbers]
+        self.bound_kinds, self.made_kinds, self.all_kinds = other.bound_kinds, other.made_kinds, other.all_kinds
+        self.all_nbytes = arrays.total_nbytes(self.all_kinds)
         self.arena_nbytes, self.host_nbytes = plan.arena_nbytes, plan.host_nbytes
-        self.forms = [self.kinds[number] for number in self.bound_kinds]
-        self.wanted = []
-        for k in range(len(self.made)):
-            shape, _, dtype, nbytes = self.kinds[self.made_kinds[k]]
-            self.wanted.append((self.names[k], shape, dtype, nbytes))
+        self.forms = [self.kinds[k] for k in self.bound_kinds]
+        self.wanted = [self.kinds[k] for k in self.made_kinds]
 
     def clear(self):
-        """Forget the frames: their arenas go."""
-        self.frames.clear()
+        """Forget the frames of all sizes: their arenas go."""
+        self.frames.idle = {}
+
+    def end(self):
+        """Let go of what frames have of these sizes alone. No run may be going on."""
+        self.frames.forget(self.number)
 
     cpdef dict run(self, inputs, outputs=None, held=None):
         """Outputs by name, see `Executable.run`; those of `outputs`, and of `held`, are written there."""
@@ -217,18 +259,20 @@ cdef class FormRun:
         """Take what a run needs beside an arena: a frame, results, room for host arrays."""
         cdef Frame frame = self._take_frame(lease)
         cdef int64_t nbytes = self.host_nbytes
-        cdef list ids = self.made, wanted = self.wanted
+        cdef list ids = self.made, names = self.names, wanted = self.wanted
         cdef Py_ssize_t k
         if not given:
             nbytes += self.all_nbytes
         else:
             places = {self.ids[name] for name in given}
-            ids = [i for i in self.made if i not in places]
-            wanted = [want for i, want in zip(self.made, self.wanted) if i not in places]
-            nbytes += sum([self.sizes[name] for name in self._missing(given)])
+            left = [k for k in range(len(ids)) if ids[k] not in places]
+            ids, names, wanted = [ids[k] for k in left], [names[k] for k in left], [wanted[k] for k in left]
+            for name in self._missing(given):
+                number = self.numbers.get(self.ids[name])
+                nbytes += 0 if number is None else self.kinds[number][3]
         if nbytes or wanted:
             try:
-                arrays = self.results.take(wanted, frame.arrays, 2 * len(self.frames), nbytes)
+                arrays = self.results.take(names, wanted, frame.arrays, 2 * len(self.frames.idle), nbytes)
                 for k in range(len(ids)):
                     fresh[ids[k]] = arrays[k]
             except BaseException:
@@ -241,15 +285,15 @@ cdef class FormRun:
         """An idle frame of an arena, or a new one, found again when the arena is leased again."""
         cdef Frame frame
         address = lease.pool.alignment if lease.slot == NULL else <uintptr_t>lease.slot.address
-        idle = self.frames.get(address)
-        if idle is None:
-            if len(self.frames) > MAX_FRAMES:
-                self.frames.clear()
-            idle = self.frames.setdefault(address, deque())
         try:
-            frame = idle.pop()
+            frame = self.frames.of(lease.pool, address).pop()
         except IndexError:
             frame = self._make_frame(address)
+        if frame.form != self.number:
+            frame.form = 0
+            frame.calls.clear()
+            self._set_up(frame)
+            frame.form = self.number
         frame.lease = lease
         return frame
 
@@ -261,9 +305,7 @@ cdef class FormRun:
         for i in self.passing:
             frame.values.pop(i, None)
         frame.arrays.unreserve()
-        idle = self.frames.get(frame.address)
-        if idle is not None:
-            idle.append(frame)
+        self.frames.give_back(frame)
         if lease is not None:
             lease.release()
         return 0

@@ -14,7 +14,7 @@ cdef class ResultArrays:
     cdef object lock
     cdef int64_t last_ns        # when a large array was asked for last
     cdef object __weakref__
-    cpdef list take(self, list wanted, ArrayAllocator arrays, int64_t most, int64_t nbytes)
+    cpdef list take(self, list keys, list wanted, ArrayAllocator arrays, int64_t most, int64_t nbytes)
     cdef object _find(self, object key, int64_t nbytes)
     cdef int64_t _room(self, object key, int64_t nbytes, int64_t most) except -1
     cdef object _make(self, object key, tuple shape, object dtype, int64_t size, object room, bint has_room,

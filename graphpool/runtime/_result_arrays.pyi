@@ -7,6 +7,8 @@ from graphpool.memory import Budget
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.memory._budget import Keeper
 
+from ._form_sizes import Described
+
 class ResultArrays:
     """Hands out dense arrays; memory that nobody can reach any more goes to the next array of its key that fits."""
 
@@ -29,7 +31,8 @@ class ResultArrays:
     def allocator(self) -> ArrayAllocator: ...
     def take(
         self,
-        wanted: list[tuple[Hashable, tuple[int, ...], np.dtype[Any], int]],
+        keys: list[Hashable],
+        wanted: list[Described],
         arrays: ArrayAllocator,
         most: int,
         nbytes: int,

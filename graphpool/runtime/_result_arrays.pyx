@@ -80,13 +80,15 @@ cdef class ResultArrays:
             self.allocators.add(made)
         return made
 
-    cpdef list take(self, list wanted, ArrayAllocator arrays, int64_t most, int64_t nbytes):
+    cpdef list take(self, list keys, list wanted, ArrayAllocator arrays, int64_t most, int64_t nbytes):
         """Arrays that share no memory with any that somebody holds; their content is undefined.
 
         Parameters
         ----------
-        wanted : list of (key, shape, dtype, int)
-            The last is the size in bytes. Arrays of one key take one another's place.
+        keys : list
+            Of each array; those of one key take one another's place.
+        wanted : list of Described
+            What each is.
         arrays : ArrayAllocator
             One of `allocator`.
         most : int
@@ -107,7 +109,8 @@ cdef class ResultArrays:
         cdef list rooms = []    # of each: memory that is free, or how much to make
         cdef int64_t size, room, spare = 0
         cdef Py_ssize_t k
-        for key, _, _, size in wanted:
+        for k in range(len(wanted)):
+            key, size = keys[k], (<tuple>wanted[k])[3]
             owner, room = None, size
             if COUNTS and size >= LEAST_NBYTES:
                 with self.lock:
@@ -126,8 +129,8 @@ cdef class ResultArrays:
             arrays.reserve(nbytes)
             spare = 0
         for k in range(len(wanted)):
-            key, shape, dtype, size = wanted[k]
-            rooms[k] = self._make(key, shape, dtype, size, rooms[k], spare > 0, arrays)
+            shape, _, dtype, size = <tuple>wanted[k]
+            rooms[k] = self._make(keys[k], shape, dtype, size, rooms[k], spare > 0, arrays)
         return rooms
 
     cdef object _find(self, object key, int64_t nbytes):

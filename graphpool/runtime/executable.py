@@ -125,7 +125,7 @@ class Executable(ResizableForm):
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}") if arenas is None else arenas
         held = () if states is None else states.outputs
         self._places = parts.places(form.outputs, self._tensors, self._steps, held, engine.planner)
-        self._make_plan(made.values)
+        self._make_plan(self, made.values)
         self.runner = self._first_runner = parts.runner(
             self.form, self._tensors, self._steps, self._places.targets, self._constants, self._stream, self._results,
             self._arenas,
@@ -143,23 +143,23 @@ class Executable(ResizableForm):
                     self._constants.pack([] if packed is None else packed)
                 self._constants.prepare()
             self._first_runner.link()
-            self._make_runner()
+            self._make_runner(self)
         except BaseException:
             self.close()
             raise
 
-    def _make_plan(self, values: SizeValues | None) -> None:
+    def _make_plan(self, first: Executable, values: SizeValues | None) -> None:
         """Plan the memory of a run."""
-        self._arrays = self._sizes.of(values)
-        plan = self._plan = FormPlan(self._places, self._tensors, self._arrays, self._programs, self._layout)
+        self._arrays = first._sizes.of(values)
+        plan = self._plan = FormPlan(first._places, self._tensors, self._arrays, self._programs, first._layout)
         self.arena_nbytes, self.results_nbytes, self.host_nbytes = (
             plan.arena_nbytes,
             plan.results_nbytes,
             plan.host_nbytes,
         )
 
-    def _make_runner(self) -> None:
-        self.runner = self._first_runner.sized(self._tensors, self._arrays, self._plan, self._programs)
+    def _make_runner(self, first: Executable) -> None:
+        self.runner = first._first_runner.sized(self._tensors, self._arrays, self._plan, self._programs)
 
     @property
     def compiled(self) -> tuple[CompiledPartition, ...]:
@@ -238,29 +238,25 @@ class Executable(ResizableForm):
 
     def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> Executable | None:
         """The form for these sizes, which is counted already; None where no plan holds for them."""
-        other, layout, slack = object.__new__(Executable), self._layout, self._engine.memory_limit is None
-        vars(other).update(vars(self))
-        other._become(self, not exactly and layout is None)
-        other._tensors = tensors = variable.tensors(values)
-        other._values, other._plain = values, None
+        layout, slack, tensors = self._layout, self._engine.memory_limit is None, variable.tensors(values)
         if layout is not None and not (layout.holds(tensors) and variable.are_within(layout.plans, values)):
             return None
-        plans = None if layout is None else layout.plans
-        programs = variable.programs(values, slack, exactly, plans)
+        programs = variable.programs(values, slack, exactly, None if layout is None else layout.plans)
         if programs is None:
             return None
+        other = object.__new__(Executable)
+        other._become(self, not exactly and layout is None)
+        other._tensors, other._values, other._plain, other._described = tensors, values, None, None
         made = iter(programs)
         other._programs = [None if step.compiled is None else next(made) for step in self._steps]
-        other._described = None
-        other._make_plan(values)
-        other.own_nbytes = sum(program.nbytes for program in programs)
+        other._make_plan(self, values)
+        other.own_nbytes = sum([program.nbytes for program in programs])
         other.programs_nbytes = self.programs_nbytes + other.own_nbytes
-        run_nbytes = other.arena_nbytes + other.host_nbytes
-        nbytes, later_nbytes = other.own_nbytes + run_nbytes, other.results_nbytes
-        other._make_runner()
+        nbytes = other.own_nbytes + other.arena_nbytes + other.host_nbytes
+        other._make_runner(self)
         charge = partial(self._engine.budget.charge, other.own_nbytes, holder=f"programs of {self._name}")
         try:
-            self._engine.queue.charge_form(charge, nbytes, self._results, later_nbytes, holder=self._name)
+            self._engine.queue.charge_form(charge, nbytes, self._results, other.results_nbytes, holder=self._name)
         except BaseException:
             variable.forget(programs)
             raise
@@ -517,16 +513,18 @@ class Executable(ResizableForm):
         self.runner.clear()
 
     def _free_own(self) -> None:
-        self.runner.clear()
-        if self._first is None:
+        self.runner.end()
+        first = self._first
+        if first is None:
             return
         for compiled in self._described or ():
             compiled.close()
-        self._first.variable.forget(program for program in self._programs if program is not None)
-        self._engine.budget.uncharge(self.own_nbytes)
-        self._arenas.leave(self._need_nbytes)
+        first.variable.forget([program for program in self._programs if program is not None])
+        first._engine.budget.uncharge(self.own_nbytes)
+        first._arenas.leave(self._need_nbytes)
 
     def _free_shared(self) -> None:
+        self.runner.clear()
         for inner in self.form.inner:
             inner.close()
         self._arenas.leave(self._need_nbytes)

@@ -6,6 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
+from graphpool.fork import cached_property
 
 from .inner_models import InnerModels
 from .model_step import find_buffers, is_plain, plan_arena
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.memory import BufferInfo, Planner
 
+    from ._form_sizes import SizedArrays
     from ._program import Program
-    from .form_sizes import SizedArrays
     from .model_step import ModelStep
     from .variable_partition import Plan
 
@@ -77,6 +78,8 @@ class TensorPlaces:
         Outputs that steps write directly.
     between : list of int
         Tensors that lie in the arena.
+    fresh : list of int
+        Outputs that runs make arrays for.
     hosted : list of ModelStep
         Those that the host runs.
     """
@@ -93,8 +96,25 @@ class TensorPlaces:
         made = {i for step in steps for i in step.outputs}
         self.targets = [i for i in outputs.values() if i in made]
         self.between = [i for i in made.difference(self.targets) if is_plain(tensors[i])]
-        self.fresh = [name for name in outputs if name not in held]
+        self.fresh = [i for name, i in outputs.items() if name not in held]
+        self._fresh_kinds: list[int] | None = None
         self.hosted = [step for step in steps if step.compiled is None]
+
+    def fresh_kinds(self, numbers: Mapping[int, int]) -> list[int]:
+        """Of each result that a run makes, and whose shape is known, the number of its kind, whatever the sizes."""
+        if self._fresh_kinds is None:
+            self._fresh_kinds = [numbers[i] for i in self.fresh if i in numbers]
+        return self._fresh_kinds
+
+    def plan(
+        self, tensors: Mapping[int, LogicalTensor], programs: Sequence[Program | None]
+    ) -> tuple[Mapping[Any, int], int]:
+        """Places in an arena, as of `plan_arena`, and its size, with the scratch memory of these programs."""
+        if len(programs) == 1 and not self.between:  # as for most models: one program, which knows its temporaries
+            nbytes = 0 if programs[0] is None else programs[0].arena_nbytes
+            return {~0: 0} if nbytes else {}, nbytes
+        scratch = [0 if program is None else program.arena_nbytes for program in programs]
+        return plan_arena(self.steps, self.sizes(tensors), scratch, self.planner)
 
     def sizes(self, tensors: Mapping[int, LogicalTensor]) -> dict[int, int]:
         """Memory of those that lie in the arena. Unit: bytes."""
@@ -102,15 +122,15 @@ class TensorPlaces:
 
     def host_nbytes(self, tensors: Mapping[int, LogicalTensor]) -> int:
         """Memory for the arrays of the host function that takes most. Unit: bytes."""
-        return max((_step_nbytes(tensors, step) for step in self.hosted), default=0) if self.hosted else 0
+        return max((_step_nbytes(tensors, step) for step in self.hosted), default=0)
 
 
 class FormPlan:
     """Offsets of the tensors between steps and of the scratch memory of steps, and what a run takes beside them.
 
     `arrays` describes the outputs that lie in memory, `programs` are those of the steps, for these sizes. With a
-    `layout` the arena is as it says. `results` is the memory of each output, 0 where its shape follows from contents;
-    `host_nbytes` is for what the host function that takes most gives and is given copies of.
+    `layout` the arena is as it says. `results_nbytes` is the memory of the results of a run, `host_nbytes` that for
+    what the host function that takes most gives and is given copies of.
     """
 
     def __init__(
@@ -124,13 +144,18 @@ class FormPlan:
         self._places, self._programs, self._tensors, self._layout = places, programs, tensors, layout
         self.offsets: Mapping[Any, int]
         if layout is None:
-            scratch = [0 if program is None else program.arena_nbytes for program in programs]
-            self.offsets, self.arena_nbytes = plan_arena(places.steps, places.sizes(tensors), scratch, places.planner)
+            self.offsets, self.arena_nbytes = places.plan(tensors, programs)
         else:
             self.offsets, self.arena_nbytes = layout.offsets, layout.nbytes
-        self.results = {name: arrays[i].nbytes if i in arrays else 0 for name, i in places.outputs.items()}
-        self.results_nbytes = sum([self.results[name] for name in places.fresh])
-        self.host_nbytes = places.host_nbytes(tensors)
+        self._arrays = arrays
+        self.results_nbytes = arrays.total_nbytes(places.fresh_kinds(arrays.numbers))
+        self.host_nbytes = places.host_nbytes(tensors) if places.hosted else 0
+
+    @cached_property
+    def results(self) -> dict[str, int]:
+        """Memory of each output, 0 where its shape follows from contents. Unit: bytes."""
+        arrays = self._arrays
+        return {name: arrays[i].nbytes if i in arrays else 0 for name, i in self._places.outputs.items()}
 
     @property
     def sequential_arena_nbytes(self) -> int:

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from graphpool.cache import PackedKey
     from graphpool.graph.partition import Partition
 
+    from ._form_sizes import FormSizes
     from .constant_part import ConstantPart
     from .engine import Engine
-    from .form_sizes import FormSizes
     from .form_steps import FormSteps
     from .primitive import ProgramDetails
 
@@ -296,11 +296,11 @@ _CLASSES = {
         "_size_records": "read_trace real_at size_at",
         "cache.identity": "Fingerprint PackedKey",
         "graph.logical_tensor": "checked_tensor",
+        "runtime._form_sizes": "FormSizes _restore",
         "runtime._program": "Program",
         "runtime._variable": "VariableProgram _restore",
         "runtime.constant_part": "ConstantPart",
         "runtime.form_record": "_Record _call _primitive",
-        "runtime.form_sizes": "FormSizes",
         "runtime.model_metadata": "ModelMetadata",
         "runtime.model_port": "ModelPort",
         "runtime.primitive": "ProgramDetails",

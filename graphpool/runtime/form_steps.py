@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import UnsupportedError, explain
 
-from .form_sizes import FormSizes
+from ._form_sizes import FormSizes
 from .model_step import ModelStep, settled_tensors
 from .partition_runs import gather, merge_neighbours
 

@@ -201,9 +201,10 @@ class MemoryQueue(Locked):
                 self._check_others(nbytes + results_nbytes, results_nbytes, holder)
             charge()
             if results_nbytes > results.most_nbytes:
-                with self._lock:
-                    results.most_nbytes = results_nbytes
-                    self._results.add(results)
+                is_first, results.most_nbytes = not results.most_nbytes, results_nbytes
+                if is_first:
+                    with self._lock:
+                        self._results.add(results)
 
     def forget(self, results: ResultArrays) -> None:
         """A model is closed."""

@@ -121,7 +121,7 @@ def plan_arena(
     the tensors that lie in the arena, `scratch` the scratch memory of each step. Unit: bytes.
     """
     needs = {~number: nbytes for number, nbytes in enumerate(scratch) if nbytes}
-    if not sizes and len(needs) < 2:  # as for most models: one program, which knows its temporaries
+    if not sizes and len(needs) < 2:
         return dict.fromkeys(needs, 0), sum(needs.values())
     uses, root = _uses_between(steps, sizes)
     buffers = [BufferInfo.used_at(i, numbers, sizes[i]) for i, numbers in uses.items()]

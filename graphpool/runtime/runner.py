@@ -12,6 +12,7 @@ from ._tensor import Tensor
 from ._trace import clock_ns
 from .inner_models import InnerModels
 from .model_step import is_plain
+from .resizable_form import SharesFirst
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from graphpool.graph.logical_tensor import LogicalTensor
 
     from ._compiled import CompiledPartition
+    from ._form_sizes import SizedArrays
     from ._program import Program
     from ._result_arrays import ResultArrays
     from ._stream import Stream
     from ._trace import Recorder
     from .form_constants import FormConstants
     from .form_plan import FormPlan
-    from .form_sizes import SizedArrays
     from .model_form import ModelForm
     from .model_step import ModelStep
     from .shared_arenas import SharedArenas
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 
-class Runner(FormRun):
+class Runner(FormRun, SharesFirst):
     """Makes a frame for each arena, on which a `FormRun` runs.
 
     `targets` are written directly; `sized` gives what runs.
@@ -55,6 +56,8 @@ class Runner(FormRun):
         self._form, self._steps, self._targets = form, steps, dict.fromkeys(targets)
         self._constants, self._stream, self._results = constants, stream, results
         self._budget = stream.engine.budget
+        self._calls_blas: bool | None = None
+        self._first = None
         sized = [i for i in self._targets if is_plain(described.get(i))]
         bound, passing = self._split(described, sized)
         host_budget = form.host_budget if any(step.function is not None for step in steps) else None
@@ -98,13 +101,18 @@ class Runner(FormRun):
     ) -> Self:
         """One for these sizes: `arrays` describes what the caller gives and gets, `programs` are those of the steps."""
         other = type(self).__new__(type(self))
-        vars(other).update(vars(self))
+        other._first = self
         other._described, other._plan, other._programs = described, plan, programs
-        uses_blas = any(program is not None and program.uses_blas for program in programs)
-        if uses_blas:
-            blas_threads.prepare()
-        other.size(self, arrays, plan, uses_blas)
+        other.size(self, arrays, plan, self._uses_blas(programs))
         return other
+
+    def _uses_blas(self, programs: Sequence[Program | None]) -> bool:
+        """Whether every run calls BLAS, whatever the sizes; loads it then."""
+        if self._calls_blas is None:
+            self._calls_blas = any(program is not None and program.uses_blas for program in programs)
+            if self._calls_blas:
+                blas_threads.prepare()
+        return self._calls_blas
 
     _described: Mapping[int, LogicalTensor]
     _plan: FormPlan
@@ -145,20 +153,23 @@ class Runner(FormRun):
         """A frame for the arena at an address."""
         known = self._constants.values
         values = {i: known[i] for i in self._values_read if i in known}
-        frame = Frame(address, values, self._addresses.copy(), self._results.allocator())
-        for key, offset in self._plan.offsets.items():
-            frame.addresses.put(self._numbers[key], address + offset)
-        for i in self._seen:
-            frame.values[i] = Tensor.at(
-                self._described[i], self._stream.engine, address + self._plan.offsets[i]
-            ).numpy()
-        frame.calls.extend([self._make_call(number, step, frame) for number, step in enumerate(self._steps)])
-        return frame
+        return Frame(address, values, self._addresses.copy(), self._results.allocator())
 
-    def _make_call(self, number: int, step: ModelStep, frame: Frame) -> Callable[[], object]:
-        ports, program = self._ports[number], self._programs[number]
-        if ports is not None and program is not None:
-            return StepCall(ports, program, frame.addresses)
+    def _set_up(self, frame: Frame) -> None:
+        """Let a frame, of this form for other sizes or a new one, be for these: its places in the arena, and calls."""
+        shared, offsets = self._first or self, self._plan.offsets
+        for key in offsets:
+            frame.addresses.put(shared._numbers[key], frame.address + offsets[key])
+        for i in shared._seen:
+            frame.values[i] = Tensor.at(self._described[i], shared._stream.engine, frame.address + offsets[i]).numpy()
+        for step, ports, program in zip(shared._steps, shared._ports, self._programs, strict=True):
+            if ports is not None and program is not None:
+                frame.calls.append(StepCall(ports, program, frame.addresses))
+            else:
+                frame.calls.append(self._make_call(step, frame))
+
+    def _make_call(self, step: ModelStep, frame: Frame) -> Callable[[], object]:
+        """The call of a step that takes arrays."""
         if step.compiled is not None:
             return partial(self._call_backend, step, step.compiled, frame.values)
         are_plain = [is_plain(self._described[i]) for i in step.outputs]

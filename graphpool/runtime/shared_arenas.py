@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..errors import OutOfMemoryError, StateError, explain
@@ -43,7 +42,7 @@ class SharedArenas(Locked):
         self._budget = budget
         self._pool = self._make(0)
         self._is_closed = False
-        self._needs: Counter[int] = Counter()
+        self._needs: dict[int, int] = {}  # how many users need arenas so large
 
     def _make(self, nbytes: int) -> ArenaPool:
         return ArenaPool(self._resource, nbytes, alignment=64, budget=self._budget, name=self._name, keeper=self.keeper)
@@ -89,7 +88,7 @@ class SharedArenas(Locked):
     def enter(self, nbytes: int = 0) -> None:
         """Count a user, who may need arenas so large."""
         with self._lock:
-            self._needs[nbytes] += 1
+            self._needs[nbytes] = self._needs.get(nbytes, 0) + 1
 
     def leave(self, nbytes: int = 0) -> None:
         """One user less: arenas become as large as the others need at most; the last one closes them."""
@@ -100,7 +99,7 @@ class SharedArenas(Locked):
             most = max(self._needs, default=None)
         if most is None:
             self.close()
-        else:
+        elif most < self._pool.nbytes:
             self.shrink(most)
 
     def close(self) -> None:

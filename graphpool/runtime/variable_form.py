@@ -10,6 +10,7 @@ from graphpool._size_program import SizeProgram
 from graphpool._sizes import hint_of
 from graphpool.errors import UnsupportedError, explain
 
+from ._form_sizes import symbol_values
 from .variable_partition import Plan, VariablePartition
 
 if TYPE_CHECKING:
@@ -80,24 +81,16 @@ class Symbols:
                 found[key][1].append((name, axis))
                 sizes.append(found[key][0])
             self.shapes[name] = tuple(sizes)
-        self._ranks = {name: None if shape is None else len(shape) for name, shape in shapes.items()}
+        self._ranks: dict[Any, int | None] = {
+            name: None if shape is None else len(shape) for name, shape in shapes.items()
+        }
 
     def values(self, shapes: Mapping[Any, Any]) -> list[Any] | None:
         """The values of the symbols for other shapes; None where one would have two, or a rank is another.
 
         What stands in the shapes for sizes need not be numbers.
         """
-        for name, shape in shapes.items():
-            if (None if shape is None else len(shape)) != self._ranks[name]:
-                return None
-        found = []
-        for (first, first_axis), *others in self.places:
-            number = shapes[first][first_axis]
-            for name, axis in others:
-                if shapes[name][axis] != number:
-                    return None
-            found.append(number)
-        return found
+        return symbol_values(self.places, self._ranks, shapes)
 
 
 class SizedTensors(Mapping[int, "LogicalTensor"]):

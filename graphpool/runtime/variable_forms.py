@@ -142,9 +142,10 @@ class VariableForms(Generic[Form]):
                 known, form = entry
                 found = form.resized(shapes, best) if known == contents else None
                 if found is not None:
-                    with suppress(ValueError):
-                        self._entries.remove(entry)
-                        self._entries.insert(0, entry)
+                    if entry is not next(iter(self._entries), entry):
+                        with suppress(ValueError):
+                            self._entries.remove(entry)
+                            self._entries.insert(0, entry)
                     return found
         return None
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from graphpool.memory import Budget
+from graphpool.runtime._form_sizes import Described
 from graphpool.runtime._result_arrays import ResultArrays
 from tests.helpers.memory import run_threads
 
@@ -25,7 +26,7 @@ class Arrays(ResultArrays):
 
     def take_one(self, key, shape, dtype, most=2):
         nbytes = prod(shape) * dtype.itemsize
-        [made] = self.take([(key, shape, dtype, nbytes)], self.allocator(), most, nbytes)
+        [made] = self.take([key], [Described(shape, None, dtype, nbytes)], self.allocator(), most, nbytes)
         return made
 
 

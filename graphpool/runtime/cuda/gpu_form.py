@@ -221,12 +221,14 @@ class GpuRunner(Runner):
 
     def _make_frame(self, address: int) -> Frame:
         """A frame for the arena at an address."""
-        frame = Frame(address, self._constants.values, Addresses(0), self._results.allocator())
+        return Frame(address, self._constants.values, Addresses(0), self._results.allocator())
+
+    def _set_up(self, frame: Frame) -> None:
+        """Say what a run does on it."""
         first, *steps, last = self._steps
         between = [self._make_step(number, step, frame) for number, step in enumerate(steps, 1)]
-        upload = partial(self._upload, frame.values, address, first.outputs)
-        frame.calls.extend([upload, *between, partial(self._download, frame.values, address, last.inputs)])
-        return frame
+        upload = partial(self._upload, frame.values, frame.address, first.outputs)
+        frame.calls.extend([upload, *between, partial(self._download, frame.values, frame.address, last.inputs)])
 
     def _address(self, arena: int, tensor_id: int) -> int:
         """Where a tensor lies on the device; 0 where it has no bytes."""
