@@ -83,6 +83,39 @@ def test_one_compilation_serves_products_of_all_numbers_of_rows(engine):
         assert model.stats().compilations <= 3  # one row, and what is one task, are cases of their own
 
 
+def one_hot(axis):
+    """Indices, negative ones too, as rows or columns of the length of another input."""
+    nodes = [Node("Shape", ["x"], ["depth"], end=1), Node("OneHot", ["i", "depth", "values"], ["y"], axis=axis)]
+    values = {"values": np.array([2, 5], np.float32)}
+    return DynamicModel(nodes, {"i": ("i", "n", 3), "x": ("f", "m")}, {"y": 3}, values, {"n": (0, 9), "m": (1, 40)})
+
+
+def node_of(kind, **attrs):
+    return DynamicModel(
+        [Node(kind, ["x"], ["y"], **attrs)], {"x": ("f", "n", "m")}, {"y": 2}, {}, {"n": (1, 9), "m": (1, 40)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "most"),
+    [(one_hot(-1), 1), (one_hot(0), 1), (node_of("Hardmax"), 1), *((node_of("EyeLike", k=k), 2) for k in (0, 2, -3))],
+    ids=["OneHot", "OneHot first", "Hardmax", "EyeLike", "EyeLike above", "EyeLike below"],
+)
+def test_few_compilations_serve_all_sizes(engine, case, most):
+    """One, and one more where a matrix may be square."""
+    rng = np.random.default_rng(4)
+    with case.load(engine) as model:
+        for sizes in [{"n": 3, "m": 5}, *({"n": n, "m": m} for n in (2, 7) for m in (2, 3, 4, 17))]:
+            arrays = case.arrays(sizes, rng)
+            with case.load(engine, sizes) as fixed:
+                np.testing.assert_array_equal(model.run(arrays)["y"], fixed.run(arrays)["y"])
+        assert model.stats().compilations <= most
+        for sizes in ({"n": 1, "m": 1}, {"n": 1, "m": 6}, {"n": 4, "m": 1}):
+            arrays = case.arrays(sizes, rng)
+            with case.load(engine, sizes) as fixed:
+                np.testing.assert_array_equal(model.run(arrays)["y"], fixed.run(arrays)["y"])
+
+
 def test_sizes_that_grow_share_plans(engine, monkeypatch):
     plans, plan = [], VariablePartition._plan_of
     monkeypatch.setattr(VariablePartition, "_plan_of", lambda *args: plans.append(plan(*args)) or plans[-1])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import numpy_helper
 
-from graphpool._sizes import largest
+from graphpool._sizes import is_variable, largest
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.graph.shapes import slice_end
 from graphpool.onnx.build import DataDependent, Value
@@ -228,13 +228,23 @@ def _whole_number(n: NodeView, content: Any) -> int:
     return int(number)
 
 
+_MOST_SHIFT = 1 << 62
+"""Of a diagonal: sums with positions are within 64 bits."""
+
+
 def _eye_like(n: NodeView) -> Value:
-    """Known as soon as the shape is."""
+    """Known as soon as the shape is; of sizes that vary, where the position in the row is that of the row, and k."""
     dtype = data_type(n.attr("dtype")) if n.attr("dtype") else n[0].dtype
     n.require(dtype is not None, "a type that we do not have")
     assert dtype is not None  # required above
-    n.allow_table(16 * prod(n[0].shape))
-    return n.builder.literal(np.eye(n[0].shape[0], n[0].shape[1], n.attr("k", 0)), dtype)
+    (rows, columns), k = n[0].shape, n.attr("k", 0)
+    if abs(k) >= _MOST_SHIFT or not (is_variable(rows) or is_variable(columns)):
+        n.allow_table(16 * rows * columns)
+        return n.builder.literal(np.eye(rows, columns, k), dtype)
+    down = n.cast(n.builder.numbers(0, rows, behind=1), DataType.S64)
+    across = n.cast(n.builder.numbers(0, columns), DataType.S64)
+    shifted = n.emit("Add", down, n.builder.literal(k, DataType.S64)) if k else down
+    return n.cast(n.emit_several("Equal", [DataType.BOOLEAN], across, shifted)[0], dtype)
 
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {

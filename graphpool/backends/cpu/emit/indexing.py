@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ....typing import DataType
 from ..lower.region import Region
 from ..support import MOST_STEPS, register_of_type, rule
@@ -142,10 +140,11 @@ def _compare_positions(lowering: Lowering, indices: Value, is_hot: Value, axis: 
     index = region.load(indices)
     if register in ("f32", "f64"):
         index = region.unary("trunc", index)
-    position = region.load_along(lowering.positions(depth), axis)
-    result = region.binary("eq", index, position)
+    positions = lowering.positions(depth)
+    result = region.binary("eq", index, region.load_along(positions, axis))
     if register != "u64":
-        from_end = region.binary("sub", position, region.load_along(lowering.literal(np.array([depth])), axis))
+        left = region.load_along(positions.cut(0, depth - 1, depth, -1), axis)  # positions behind this one
+        from_end = region.binary("sub", region.builder.const(-1), left)
         result = region.binary("or", result, region.binary("eq", index, from_end))
     region.write(is_hot, result)
     region.emit("eltwise(position)")
