@@ -16,6 +16,8 @@ from .types import make_type
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from graphpool.graph.logical_tensor import LogicalTensor
+
     from .node import Node
 
 Convert: TypeAlias = "Callable[[Node, Sequence[Value | None]], list[Value]]"
@@ -188,10 +190,16 @@ def sequence_node(items: Sequence[Value], name: str) -> Node:
     return make_node("SequenceConstruct", [f"{name}/{number}" for number in range(len(items))], [name], name)
 
 
-def as_list(places: Sequence[int]) -> Callable[..., Any]:
-    """A host function that gives a list of copies of its inputs."""
+class AsList:
+    """A host function that gives a list of copies of its inputs at these places."""
 
-    def run(inputs: list[Any], outputs: list[Any]) -> list[Any]:
-        return [[np.array(inputs[place]) for place in places]]
+    def __init__(self, places: Sequence[int]) -> None:
+        self._places = places
 
-    return run
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> list[Any]:
+        """The list."""
+        return [[np.array(inputs[place]) for place in self._places]]
+
+    def bound(self, inputs: Sequence[LogicalTensor]) -> tuple[list[None], int]:
+        """As `HostFunction.bound`."""
+        return [None], sum(inputs[place].nbytes for place in self._places)

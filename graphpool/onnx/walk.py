@@ -31,7 +31,7 @@ from .inline import NO_BOUND, Scope, enter_nodes, function_nodes, scan, take_bra
 from .inner import branches, repeat_loop, repeat_scan
 from .node import names_read
 from .ops import convert
-from .sequences import as_list, follow_sequences, make_sequence_type, sequence_node
+from .sequences import AsList, follow_sequences, make_sequence_type, sequence_node
 from .shape_values import ShapeArray, compute_shapes, measure, shape_array
 from .types import data_type, make_type, static_shape, tensor_type
 
@@ -252,7 +252,7 @@ class Walk:
         if is_late or any(item.data_dependent is not None for item in items):
             return self._data_dependent.add(sequence_node(items, name), items, {}, self.scope)[0]
         reads = Reads()
-        function = as_list([reads.place(item) for item in items])
+        function = AsList([reads.place(item) for item in items])
         held = Value(make_sequence_type(items), self.builder.new_tensor(None, None))
         sources = [self.builder.tensor(item) for item in reads.values]
         self._host[self.builder.add_wildcard(sources, [self.builder.tensor(held)], name)] = function

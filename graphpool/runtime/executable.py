@@ -15,7 +15,7 @@ from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .form_charge import FormCharge
 from .form_constants import has_packed
-from .form_plan import FormPlan
+from .form_plan import FormPlan, bound_of
 from .form_record import write_form
 from .form_steps import FormSteps
 from .inner_models import InnerModels
@@ -448,10 +448,17 @@ class Executable(ResizableForm):
             The budget can never hold both at once.
         """
         kept, run = 0, 0
+        largest: dict[int, tuple[int, ...] | None] = {}  # shapes that only a run tells
         for step in self._steps:
+            bound = bound_of(self._tensors, step)
+            if bound is not None:
+                largest.update(zip(step.outputs, bound[0], strict=True))
             if isinstance(step.function, InnerModels) and (step.function.is_prepared or not prepares):
                 tensors = [self._tensors.get(i) for i in step.inputs]
-                shapes = [t.shape if t is not None and is_plain(t) else None for t in tensors]
+                shapes = [
+                    t.shape if t is not None and is_plain(t) else largest.get(i)
+                    for i, t in zip(step.inputs, tensors, strict=True)
+                ]
                 nbytes = step.function.nbytes(shapes)
                 kept, run = kept + nbytes[0], max(run, nbytes[1])
         if run:

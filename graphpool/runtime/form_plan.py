@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .model_step import ModelStep
     from .variable_partition import Plan
 
-__all__ = ["FormPlan", "RangeLayout", "TensorPlaces"]
+__all__ = ["FormPlan", "RangeLayout", "TensorPlaces", "bound_of"]
 
 _SMALL_NBYTES = 2**10
 """For what a host function makes of numbers and shapes."""
@@ -195,6 +195,15 @@ def _sequential_nbytes(step: ModelStep, program: Program | None, nbytes: int) ->
     return nbytes if compiled is None or program is not compiled.program else compiled.sequential_nbytes
 
 
+def bound_of(
+    tensors: Mapping[int, LogicalTensor], step: ModelStep
+) -> tuple[Sequence[tuple[int, ...] | None], int] | None:
+    """As `HostFunction.bound`; None where that is not known."""
+    bound = getattr(step.function, "bound", None)
+    inputs = [tensors.get(i) for i in step.inputs]
+    return bound(inputs) if bound is not None and all(map(is_plain, inputs)) else None
+
+
 def _nbytes_of(tensors: Mapping[int, LogicalTensor], tensor_ids: Iterable[int]) -> int:
     """Memory of arrays for these tensors, as far as shapes are known. Unit: bytes."""
     found = [tensors.get(i) for i in tensor_ids]
@@ -205,5 +214,8 @@ def _step_nbytes(tensors: Mapping[int, LogicalTensor], step: ModelStep) -> int:
     """Memory for the arrays of a host function. Unit: bytes."""
     if isinstance(step.function, InnerModels):
         return 0  # its models count them
+    bound = bound_of(tensors, step)
+    if bound is not None:
+        return _SMALL_NBYTES + bound[1]
     are_plain = all(is_plain(tensors[i]) for i in step.outputs)
     return _SMALL_NBYTES + _nbytes_of(tensors, step.outputs if are_plain else (*step.inputs, *step.outputs))

@@ -41,6 +41,10 @@ class HostFunction(Protocol):
     It gets the values of the op's inputs (arrays, or other objects for tensors of type ``undef``) and, for each output,
     an array to write to, or None where the shape is not known before. It returns the output values; one that it wrote
     in place is returned itself, and any other one is copied to where it belongs. Inputs must not be written or kept.
+
+    A function whose results have shapes that only a run tells may have a method ``bound``, which takes the tensors of
+    its inputs and returns the largest shapes of its outputs, None of those that are no arrays, and what its arrays take
+    at most, results included (unit: bytes). Its results are no views of its inputs.
     """
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:

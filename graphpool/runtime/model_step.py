@@ -72,7 +72,7 @@ class ModelStep:
                 self._copy_result(target, result)
 
     def _call(self, sources: list[Any], targets: list[Any]) -> Sequence[Any]:
-        if any(target is None for target in targets):
+        if any(target is None for target in targets) and not hasattr(self.function, "bound"):
             # a result without a known shape may be a view of an input, and arenas are written again
             sources = [source.copy() if isinstance(source, np.ndarray) else source for source in sources]
         assert self.function is not None  # a step is one or the other

@@ -123,6 +123,41 @@ def test_what_is_copied_into_a_result_is_predicted(op, y_type, ranges):
         assert y.nbytes <= predicted == model.engine.budget.peak
 
 
+def unique(nodes=(), axis=None, y_type=TensorProto.FLOAT):
+    """A model of a Unique and others behind it."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["m", "n"])
+    first = helper.make_node("Unique", ["x"], ["y" if not nodes else "u"], **({} if axis is None else {"axis": axis}))
+    y = helper.make_tensor_value_info("y", y_type, None)
+    graph = helper.make_graph([first, *nodes], "tiny", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (3, 2000), (2000, 1), (0, 5)])
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("has_others", [False, True])
+def test_of_unique_elements_the_most_is_predicted_whatever_there_is(shape, axis, has_others):
+    others = [helper.make_node("Exp", ["u"], ["v"]), helper.make_node("Neg", ["v"], ["y"])] if has_others else []
+    for x in (np.arange(np.prod(shape), dtype=np.float32).reshape(shape) / 1e4, np.zeros(shape, np.float32)):
+        with gp.onnx.load(unique(others, axis)) as model:
+            predicted = int(model.predict_peak({"x": shape}))
+            y = model.run({"x": x})["y"]
+            wanted = np.unique(x, axis=axis)
+            np.testing.assert_allclose(y, -np.exp(wanted) if has_others else wanted, rtol=1e-6)
+            assert predicted >= model.engine.budget.peak
+            assert has_others or predicted == model.engine.budget.peak
+
+
+def test_a_sequence_of_copies_is_predicted():
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 96])
+    y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("SequenceConstruct", ["x", "x"], ["y"])], "tiny", [x], [y])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with gp.onnx.load(proto) as model:
+        predicted = int(model.predict_peak())
+        found = model.run({"x": X[:64, :96]})["y"]
+        assert sum(item.nbytes for item in found) <= predicted == model.engine.budget.peak
+
+
 def test_a_constant_as_a_result_is_predicted():
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "z")]
