@@ -15,7 +15,7 @@ from .long_lists import LongList
 if TYPE_CHECKING:
     from .node import Node
 
-__all__ = ["ENCODER_LISTS", "listed", "with_table"]
+__all__ = ["ENCODER_LISTS", "has_table", "listed", "with_table"]
 
 Array = np.ndarray[Any, Any]
 
@@ -52,6 +52,11 @@ def with_table(node: Node, constants: dict[str, Any]) -> Node:
     names = [f"{node.output[0]}/{side}" for side in ("keys", "values")]
     constants.update(zip(names, (keys, table), strict=True))
     return node.changed(inputs=[*node.input, *names], without=node.attrs)
+
+
+def has_table(node: Node) -> bool:
+    """Whether a node is what `with_table` makes: a form that ONNX does not know."""
+    return node.op_type == "LabelEncoder" and len(node.input) > 1
 
 
 def _given(node: Node, name: str) -> tuple[Any, str] | None:

@@ -17,7 +17,8 @@ from graphpool.backends.reference.backend import run_ops
 from graphpool.errors import GraphpoolError
 from graphpool.fork import reset_in_child
 
-from .build import GraphBuilder, NotConvertible, Value
+from .build import GraphBuilder, NotConvertible, Value, require
+from .encoders import has_table
 from .host_ops import ALL, MOVES, RANDOM, SEARCHES
 from .host_texts import BY_DOMAIN as TEXTS
 from .host_texts import TEXT_MOVES
@@ -69,12 +70,13 @@ def make_host_function(
     if function is not None:
         return function
     make_evaluator = partial(_Evaluator, source, node, names, known, passed, results)
-    is_own = node.op_type == "LabelEncoder" and len(node.input) > 1  # of which ONNX knows nothing, see encoders.py
-    if is_own and results and all(value is None or value.is_plain for value in inputs):
-        raise NotConvertible("elements of another type than the keys")
-    if not is_own and (not is_onnx or not has_converter(node)):
+    if has_table(node):  # which ONNX does not know: where our ops refuse numbers, nothing runs it
+        are_numbers = all(value is None or value.is_plain for value in inputs)
+        require(not results or not are_numbers, "elements of another type than the keys")
+        return _Expression(source.bounds, source.opsets, node, known, passed, make_evaluator)
+    if not is_onnx or not has_converter(node):
         return make_evaluator()
-    if is_own or not results:  # the evaluator takes 12 MB and longer than most nodes that are computed ahead
+    if not results:  # the evaluator takes 12 MB and longer than most nodes that are computed ahead
         return _Expression(source.bounds, source.opsets, node, known, passed, make_evaluator)
     evaluator = make_evaluator()  # now, for a node that nothing runs is to be told now
     return _Expression(source.bounds, source.opsets, node, known, passed, lambda: evaluator)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool.onnx.encoders import has_table
 from graphpool.typing import DataType
 
 from .scores import labels_of, transform
@@ -217,7 +218,7 @@ def _label_encoder(n: NodeView) -> Value:
 
     The greatest key up to an element is found by halves.
     """
-    n.require(n.has(2), "keys or values that are texts, or another number of them")
+    n.require(has_table(n.node), "keys or values that are texts, or another number of them")
     x, keys, values = n[0], n[1], n[2]
     n.require(x.dtype is keys.dtype, f"elements of {x.dtype}, and keys of {keys.dtype}")
     left = count = keys.shape[0]
