@@ -7,26 +7,25 @@ from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-from onnx import AttributeProto, TensorProto, TypeProto, defs, helper, numpy_helper, shape_inference
 
 from graphpool._dataclasses import replace
 from graphpool.limits import Limits
 from graphpool.runtime.host_budget import HostBudget
 
+from .arrays import elem_type_of, numpy_type
+from .proto import TensorProto, TypeProto, as_own
 from .result_sizes import known_nbytes
 from .shape_values import ShapeArray
-from .types import element_type, pinned_type, static_shape, tensor_type
+from .types import array_type, element_type, pinned_type, static_shape, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from onnx import GraphProto, ModelProto, NodeProto
 
     from graphpool.errors import LimitError
 
     from .build import Value
     from .node import Node
+    from .proto import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
     from .source import OnnxModel
 
 _SMALL = 1024
@@ -57,6 +56,10 @@ _WITH_TEMPORARIES = frozenset({
     "TfIdfVectorizer", "Upsample",
 })  # fmt: skip
 """Ops that may take more memory or time than their results tell; models compute them when they run."""
+
+
+class InferenceError(Exception):
+    """What ONNX says of a node whose inputs do not fit."""
 
 
 class Bounds:
@@ -126,7 +129,7 @@ def _result_nbytes(source: OnnxModel, node: Node, values: Mapping[str, Value]) -
     read = sum(deep_nbytes(value.content) for value in values.values())
     try:
         found = infer_types(source, node, values, {})
-    except shape_inference.InferenceError:
+    except InferenceError:
         return 0  # what computes it says why
     text_nbytes = 128 + 4 * sum(map(_longest_text, values.values()))  # of one that is made of texts, or of a number
     sizes = [_type_nbytes(found.get(name), text_nbytes) for name in node.output if name]
@@ -149,7 +152,7 @@ def _type_nbytes(type_: Any, text_nbytes: int) -> int | None:
     tensor = type_.tensor_type
     if not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         return None
-    itemsize = helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize if tensor.elem_type else 8
+    itemsize = numpy_type(tensor.elem_type).itemsize if tensor.elem_type else 8
     itemsize = text_nbytes if tensor.elem_type == TensorProto.STRING else itemsize
     return int(itemsize * prod(dim.dim_value for dim in tensor.shape.dim))
 
@@ -160,26 +163,32 @@ def infer_types(
     """Types and shapes of a node's outputs as ONNX infers them; empty where it has no means to.
 
     Sizes that may vary have names, by which `sizes` has them, or are, if `is_pinned`, what they are now, for the whole
-    compilation. Raises ``onnx.shape_inference.InferenceError`` where the inputs do not fit.
+    compilation. Raises `InferenceError` where the inputs do not fit.
     """
     types = {name: type_ for name, value in values.items() if (type_ := _type_of(value, sizes)) is not None}
     if not all(name in types for name in node.input if name):
         return {}
-    found = _type_of_texts(node, values, types, sizes)
-    if found is not None:
-        return {node.output[0]: found}
+    text_type = _type_of_texts(node, values, types, sizes)
+    if text_type is not None:
+        return {node.output[0]: text_type}
     if is_pinned:
         types = {name: pinned_type(type_, sizes) for name, type_ in types.items()}
+    import onnx
+    from onnx import defs, helper, numpy_helper, shape_inference  # here, since few models need them
+
     known = {n: numpy_helper.from_array(np.asarray(v.content), n) for n, v in values.items() if _is_small(v)}
     opsets = source.opsets_for(node)
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     try:
         schema = defs.get_schema(node.op_type, opsets[node.domain], node.domain)
-        return shape_inference.infer_node_outputs(
+        found = shape_inference.infer_node_outputs(
             schema, node.proto, types, known, opset_imports=imports, ir_version=source.ir_version
         )
     except (defs.SchemaError, onnx.checker.ValidationError):
         return {}
+    except shape_inference.InferenceError as error:
+        raise InferenceError(str(error)) from error
+    return {name: as_own(type_) for name, type_ in found.items()}
 
 
 def _type_of_texts(
@@ -214,7 +223,7 @@ def _type_of(value: Value, sizes: dict[str, Any]) -> TypeProto | None:
     if value.is_plain:
         return tensor_type(element_type(value.dtype), value.shape, sizes)
     if isinstance(value.content, np.ndarray):
-        return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(value.content.dtype), value.content.shape)
+        return array_type(elem_type_of(value.content.dtype), value.content.shape)
     return value.type
 
 

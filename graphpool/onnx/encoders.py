@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import AttributeProto, numpy_helper
 
+from .arrays import to_array
 from .long_lists import LongList
+from .proto import AttributeProto
 
 if TYPE_CHECKING:
     from .node import Node
@@ -66,7 +67,7 @@ def _given(node: Node, name: str) -> tuple[Any, str] | None:
     tensor = node.attrs.get(f"{name}_tensor")
     if tensor is None or node.attrs.get(f"{name}_strings"):
         return None
-    array = numpy_helper.to_array(tensor).reshape(-1)
+    array = to_array(tensor).reshape(-1)
     return (array, "") if array.dtype.kind in "iuf" else None
 
 
@@ -97,5 +98,5 @@ def _default(node: Node, dtype: np.dtype[Any]) -> Any:
     """The value of other elements."""
     tensor = node.attrs.get("default_tensor")
     if tensor is not None:
-        return numpy_helper.to_array(tensor).reshape(-1)[0]
+        return to_array(tensor).reshape(-1)[0]
     return node.attrs.get("default_float", -0.0) if dtype.kind == "f" else node.attrs.get("default_int64", -1)

@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import TensorProto, ValueInfoProto, helper
 
 from graphpool.backends.reference.backend import run_ops
 from graphpool.errors import GraphpoolError
 from graphpool.fork import reset_in_child
 
+from .arrays import numpy_type
 from .build import GraphBuilder, NotConvertible, Value, require
 from .encoders import has_table
 from .host_ops import ALL, MOVES, RANDOM, SEARCHES
@@ -24,6 +24,7 @@ from .host_texts import BY_DOMAIN as TEXTS
 from .host_texts import TEXT_MOVES
 from .node import make_node
 from .ops import convert, has_converter
+from .proto import TensorProto, ValueInfoProto, as_onnx
 from .types import make_type
 
 if TYPE_CHECKING:
@@ -183,13 +184,15 @@ class _Evaluator:
         passed: Mapping[str, int],
         results: Sequence[Value],
     ) -> None:
-        from .evaluator import CountingEvaluator  # here, since it takes 12 MB and few models need it
+        from onnx import ValueInfoProto, helper  # here, since it takes 12 MB and few models need it
 
-        infos = [_describe(name, value) for name, value in names.items() if name and value is not None]
+        from .evaluator import CountingEvaluator
+
+        infos = [as_onnx(_describe(name, value)) for name, value in names.items() if name and value is not None]
         outputs = [name for name in node.output if name]
         nodes, opsets = _renewed(node, source.opsets_for(node))
         graph = helper.make_graph(
-            [own.proto for own in nodes], "node", infos, [ValueInfoProto(name=n) for n in outputs]
+            [as_onnx(own.proto) for own in nodes], "node", infos, [ValueInfoProto(name=n) for n in outputs]
         )
         imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         self._evaluator = CountingEvaluator(helper.make_model(graph, opset_imports=imports))
@@ -215,7 +218,7 @@ class _Evaluator:
 def _typed(function: HostFunction, node: Node, results: Sequence[Value]) -> HostFunction:
     """The function, with arrays of the types that were inferred."""
     elem_types = [_elem_type(value) for name, value in zip(node.output, results, strict=False) if name]
-    dtypes = [helper.tensor_dtype_to_np_dtype(elem_type) if elem_type else None for elem_type in elem_types]
+    dtypes = [numpy_type(elem_type) if elem_type else None for elem_type in elem_types]
     if dtypes == [np.dtype(np.object_)]:
         return function  # what gives texts gives objects
 
@@ -241,7 +244,7 @@ def _of_type(result: Any, elem_type: int) -> Any:
         return result
     if result.dtype.kind == "U":
         return np.asarray(result, np.object_)
-    wanted = result.dtype if elem_type == TensorProto.UNDEFINED else helper.tensor_dtype_to_np_dtype(elem_type)
+    wanted = result.dtype if elem_type == TensorProto.UNDEFINED else numpy_type(elem_type)
     return np.asarray(result, wanted)
 
 
@@ -283,5 +286,5 @@ _RENEWED: dict[str, tuple[int, Callable[[Node], list[Node]]]] = {
 
 def _describe(name: str, value: Value) -> Any:
     if value.is_plain:
-        return helper.make_value_info(name, make_type(value.dtype, value.shape))
+        return ValueInfoProto(name=name, type=make_type(value.dtype, value.shape))
     return ValueInfoProto(name=name, type=value.type)

@@ -13,10 +13,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
 
 from graphpool.runtime.constant_memory import filled
 
+from .arrays import numpy_type, to_array
+from .proto import TensorProto
 from .shape_values import measure
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _constant(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction 
     """Not of texts and sparse tensors."""
     [(name, value)] = node.attrs.items()
     if name == "value" and value.data_type != TensorProto.STRING:
-        array = numpy_helper.to_array(value)
+        array = to_array(value)
     elif name in _LITERALS:
         array = np.array(value, _LITERALS[name])
     else:
@@ -154,7 +155,7 @@ _LITERALS = {"value_float": np.float32, "value_floats": np.float32, "value_int":
 
 def _filled(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction:
     get = getter(node, places, known)
-    value = numpy_helper.to_array(node.attrs["value"]) if "value" in node.attrs else np.zeros(1, np.float32)
+    value = to_array(node.attrs["value"]) if "value" in node.attrs else np.zeros(1, np.float32)
 
     def fill(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         [shape] = get(inputs)
@@ -258,7 +259,7 @@ def _random(draw: Callable[..., Any]) -> Callable[..., Any]:
     def make(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction:
         get, attrs, seed = getter(node, places, known), node.attrs, node.attrs.get("seed")
         generator = np.random.default_rng(None if seed is None else int(np.float32(seed).view(np.uint32)))
-        wanted = helper.tensor_dtype_to_np_dtype(attrs["dtype"]) if attrs.get("dtype") else None
+        wanted = numpy_type(attrs["dtype"]) if attrs.get("dtype") else None
 
         def run(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
             like = get(inputs)

@@ -10,9 +10,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import numpy_helper
 
 from ._words import Sequences, filled_up, mark, places_of
+from .arrays import to_array
 from .encoders import listed
 from .expressions import compile_pattern
 from .host_ops import MOVES, getter
@@ -128,7 +128,7 @@ def _listed(node: Node, name: str) -> list[Any]:
     if texts:
         return list(texts)
     tensor = node.attrs.get(f"{name}_tensor")
-    return [] if tensor is None else [_as_text(item) for item in numpy_helper.to_array(tensor).reshape(-1).tolist()]
+    return [] if tensor is None else [_as_text(item) for item in to_array(tensor).reshape(-1).tolist()]
 
 
 def _default_of(node: Node, values: Sequence[Any]) -> tuple[Any, Any]:
@@ -143,9 +143,9 @@ def _default_of(node: Node, values: Sequence[Any]) -> tuple[Any, Any]:
     else:
         kind, default = np.float32, node.attrs.get("default_float", -0.0)
     if given is not None:
-        default = _as_text(numpy_helper.to_array(given).reshape(-1).tolist()[0])
+        default = _as_text(to_array(given).reshape(-1).tolist()[0])
     if tensor is not None and kind is not np.object_:
-        kind = numpy_helper.to_array(tensor).dtype
+        kind = to_array(tensor).dtype
     return default, kind
 
 

@@ -6,22 +6,20 @@ from collections import ChainMap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import onnx.inliner
-from onnx import defs, helper
 
 from graphpool._dataclasses import dataclass
 from graphpool._sizes import is_variable
 
 from .build import NotConvertible, Value, require
 from .node import Node, names_read
+from .proto import as_onnx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 
-    from onnx import TypeProto
-
     from .build import GraphBuilder
     from .node import Node, Subgraph
+    from .proto import FunctionProto, TypeProto
     from .walk import Walk
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
@@ -72,8 +70,11 @@ def function_nodes(node: Node, types: Sequence[TypeProto | None], opsets: Mappin
     function = _definition(node, types, opsets)
     if function is None:
         return None
+    import onnx.inliner
+    from onnx import helper
+
     call = onnx.NodeProto()
-    call.CopyFrom(node.proto)
+    call.CopyFrom(as_onnx(node.proto))
     function.domain = call.domain = _DOMAIN
     del function.opset_import[:]
     function.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in opsets.items())
@@ -88,8 +89,16 @@ def function_nodes(node: Node, types: Sequence[TypeProto | None], opsets: Mappin
 _DOMAIN = "graphpool.inlined"
 
 
-def _definition(node: Node, types: Sequence[TypeProto | None], opsets: Mapping[str, int]) -> onnx.FunctionProto | None:
+_WITH_DEFINITIONS = ("", "ai.onnx", "ai.onnx.preview")
+
+
+def _definition(node: Node, types: Sequence[TypeProto | None], opsets: Mapping[str, int]) -> FunctionProto | None:
     """ONNX's definition of an op as a function, in the newest version that the opset has."""
+    if node.domain not in _WITH_DEFINITIONS:
+        return None
+    import onnx
+    from onnx import defs
+
     wanted = opsets.get(node.domain, 1)
     try:
         schema: Any = defs.get_schema(node.op_type, wanted, node.domain)

@@ -13,10 +13,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import TensorProto
 
 from .boundary import Boundary
 from .node import count_reads, make_node
+from .proto import TensorProto
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,19 +199,16 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
 
 
 def importer() -> tuple[Any, Any]:
-    """`read_model` and `Specialiser`, which need onnx, or UnsupportedError; all that loading takes is imported.
+    """`read_model` and `Specialiser`, or UnsupportedError without the package onnx; all that loading takes is imported.
 
-    ONNX registers its operators at the first question about one. That takes longer than reading a small model, so it is
-    asked here.
+    That package itself is imported for what few models need: its checker where a model may be malformed, its inference,
+    definitions of operators, the reference evaluator.
     """
-    try:
-        from onnx import defs
-    except ImportError as error:
+    if find_spec("onnx") is None:
         hint = "install the extra graphpool[onnx]"
-        raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint)) from error
+        raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint))
     from .source import read_model
     from .specialise import Specialiser
 
-    defs.has("Identity")
     backends_for("cpu")
     return read_model, Specialiser

@@ -10,12 +10,13 @@ import mmap
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from onnx import AttributeProto, NodeProto
+from google.protobuf.message import Message
 
 from graphpool.mapped_file import MappedFile
 from graphpool.runtime.heap import trim_heap
 
 from ._lists import read_choices, read_floats, read_ints, read_texts
+from .proto import AttributeProto, NodeProto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +47,7 @@ class LongList:
     __slots__ = ("_first", "_last", "_source", "count", "text_nbytes")
 
     def __init__(
-        self, source: Buffer | MappedFile | AttributeProto, first: int, last: int, count: int, text_nbytes: int
+        self, source: Buffer | MappedFile | Message, first: int, last: int, count: int, text_nbytes: int
     ) -> None:
         self._source, self._first, self._last = source, first, last
         self.count, self.text_nbytes = count, text_nbytes
@@ -63,14 +64,14 @@ class LongList:
 
         Its bytes are seldom asked for again, and repeat themselves: compressed, those of a forest take a fifth.
         """
-        if not isinstance(self._source, AttributeProto):
+        if not isinstance(self._source, Message):
             return self
         message = self._source.SerializeToString()
         return LongList(_Compressed(zlib.compress(message, 1)), 0, len(message), self.count, self.text_nbytes)
 
     def message(self) -> Buffer:
         """The bytes of the attribute."""
-        if isinstance(self._source, AttributeProto):
+        if isinstance(self._source, Message):
             return bytes(self._source.SerializeToString())
         if isinstance(self._source, _Compressed):
             return zlib.decompress(self._source, bufsize=self._last)
@@ -115,7 +116,7 @@ def without_lists(proto: NodeProto) -> tuple[NodeProto, dict[str, LongList]]:
         texts = item.strings if item.type == AttributeProto.STRINGS else ()
         values = getattr(item, _FIELDS[item.type])
         lists[item.name] = LongList(item, 0, 0, len(values), sum(map(len, texts)))
-    short = NodeProto(op_type=proto.op_type, domain=proto.domain, name=proto.name)
+    short = type(proto)(op_type=proto.op_type, domain=proto.domain, name=proto.name)
     short.input.extend(proto.input)
     short.output.extend(proto.output)
     for item in proto.attribute:

@@ -6,20 +6,21 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
-
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, explain
 from graphpool.fork import cached_property
 
+from .arrays import make_message, to_array
 from .boundary import Boundary
 from .encoders import ENCODER_LISTS
 from .long_lists import LongList, with_lists, without_lists
+from .proto import AttributeProto, NodeProto, TensorProto, as_own
 from .trees import TREE_LISTS, TREE_OPS, Trees, read_trees
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from onnx import GraphProto
+    from .proto import GraphProto
+
 
 _SINGLE = {
     AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
@@ -52,6 +53,7 @@ class Node:
     def __init__(
         self, proto: NodeProto, lists: Mapping[str, LongList] | None = None, trees: Trees | None = None
     ) -> None:
+        proto = as_own(proto)
         self.op_type: str = proto.op_type
         self.domain: str = proto.domain
         self.name: str = proto.name
@@ -115,7 +117,12 @@ class Node:
         return Node(proto, lists, self.trees if proto.op_type == self.op_type else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Node, (self._short, self._lists)
+        return _read_node, (self._short.SerializeToString(), self._lists)
+
+
+def _read_node(message: bytes, lists: Mapping[str, LongList]) -> Node:
+    """A node of a pickle."""
+    return Node(NodeProto.FromString(message), lists)
 
 
 class Subgraph:
@@ -141,7 +148,7 @@ class Subgraph:
     @cached_property
     def constants(self) -> dict[str, Any]:
         """Its initialisers."""
-        return {tensor.name: numpy_helper.to_array(tensor) for tensor in self._proto.initializer}
+        return {tensor.name: to_array(tensor) for tensor in self._proto.initializer}
 
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
@@ -241,7 +248,7 @@ def _captured_by(values: Iterable[Any]) -> tuple[str, ...]:
 
 def make_node(kind: str, inputs: Sequence[str], outputs: Sequence[str], name: str, **attrs: Any) -> Node:
     """A node that the model did not have."""
-    return Node(helper.make_node(kind, inputs, outputs, name=name, **attrs))
+    return Node(make_message(kind, inputs, outputs, name, **attrs))
 
 
 def names_read(nodes: Iterable[Node], outputs: Iterable[str]) -> set[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import TensorProto, TypeProto
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.typing import DataType
 
+from .proto import TensorProto, TypeProto
 from .types import data_type, describe_type, make_type
 
 if TYPE_CHECKING:

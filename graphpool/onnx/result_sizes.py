@@ -51,7 +51,7 @@ def _expanded(node: Node, contents: Arrays) -> int:
     return prod(np.broadcast_shapes(array.shape, tuple(shape.tolist()))) * int(array.itemsize)
 
 
-def _tiled(node: Node, contents: Arrays) -> int:
+def _tiled(node: Node, contents: Arrays) -> int | None:
     array, repeats = contents
     counts = [dim * count for dim, count in zip(array.shape, repeats.tolist(), strict=True)]
     return _nbytes_of(counts, int(array.itemsize))
@@ -59,12 +59,12 @@ def _tiled(node: Node, contents: Arrays) -> int:
 
 def _gathered(node: Node, contents: Arrays) -> int:
     array, indices = contents
-    return indices.size * prod(array.shape) // array.shape[node.attrs.get("axis", 0)] * int(array.itemsize)
+    return int(indices.size * prod(array.shape) // array.shape[node.attrs.get("axis", 0)] * array.itemsize)
 
 
 def _counted(node: Node, contents: Arrays) -> int:
     start, limit, delta = (array.item() for array in contents)
-    return max(0, ceil((limit - start) / delta)) * int(contents[0].itemsize)
+    return int(max(0, ceil((limit - start) / delta)) * contents[0].itemsize)
 
 
 def _cast(node: Node, contents: Arrays) -> int | None:
@@ -94,7 +94,7 @@ def _sliced(node: Node, contents: Arrays) -> int | None:
     dims = list(array.shape)
     for axis, *bounds in zip(axes, starts, ends, steps, strict=True):
         dims[axis] = len(range(*slice(*bounds).indices(dims[axis])))
-    return prod(dims) * int(array.itemsize)
+    return int(prod(dims) * array.itemsize)
 
 
 def _nbytes_of(dims: Sequence[int], itemsize: int) -> int | None:

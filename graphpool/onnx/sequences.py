@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from graphpool._dataclasses import dataclass
+from graphpool.typing import DataType
 
 from .build import NotConvertible, Value, require
 from .node import make_node
+from .proto import TypeProto
 from .types import make_type
 
 if TYPE_CHECKING:
@@ -179,8 +180,9 @@ _RULES: dict[str, Callable[[_Given], Value | None]] = {
 def make_sequence_type(items: Sequence[Value]) -> Any:
     """ONNX's type of a sequence of these values."""
     plain = next((item for item in items if item.is_plain), None)
-    element = helper.make_tensor_type_proto(TensorProto.FLOAT, None) if plain is None else make_type(plain.dtype, None)
-    return helper.make_sequence_type_proto(element)
+    found = TypeProto()
+    found.sequence_type.elem_type.CopyFrom(make_type(DataType.F32 if plain is None else plain.dtype, None))
+    return found
 
 
 def sequence_node(items: Sequence[Value], name: str) -> Node:

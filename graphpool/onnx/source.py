@@ -15,10 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
@@ -31,20 +28,23 @@ from graphpool.runtime.model_metadata import ModelMetadata
 from graphpool.runtime.nibbles import Nibbles
 from graphpool.typing import DataType
 
+from .arrays import numpy_type, to_array
 from .boundary import Boundary
 from .bounds import Bounds, check_list, check_model, graphs_of
 from .files import ModelFiles
 from .long_lists import LongList, without_lists
 from .node import DATA_TYPES, Node, check_text
+from .proto import AttributeProto, ModelProto, TensorProto, TypeProto, as_onnx, as_own
 from .types import describe_type, make_port, plain_type
+from .validity import is_valid
 from .wire import NIBBLES, WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TypeProto
-
     from graphpool.runtime.model_port import ModelPort
+
+    from .proto import GraphProto, NodeProto, SparseTensorProto
 
 
 @dataclass
@@ -73,13 +73,15 @@ class OnnxModel:
         """For pickles: constants of mapped files by their places, others as plain arrays, which stay out of band."""
         constants = {name: np.asarray(memory_of(value)) for name, value in self.constants.items()}
         readings = {name: reading_of(value) for name, value in self.constants.items()}
-        return self.__dict__ | {"constants": (refer_to_files(constants), readings)}
+        input_types = {name: type_.SerializeToString() for name, type_ in self.input_types.items()}
+        return self.__dict__ | {"constants": (refer_to_files(constants), readings), "input_types": input_types}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         references, readings = state["constants"]
         memory = open_references(references)
         constants = {name: read_as(memory[name], reading) for name, reading in readings.items()}
-        self.__dict__.update(state, constants=constants)
+        input_types = {name: TypeProto.FromString(message) for name, message in state["input_types"].items()}
+        self.__dict__.update(state, constants=constants, input_types=input_types)
 
     def opsets_for(self, node: Node) -> dict[str, int]:
         """The opsets, with that of the node's domain raised to where the op first appeared."""
@@ -137,8 +139,7 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     del proto
     _check(skeleton, name)
     if skeleton.functions:
-        _align_functions(skeleton)
-        skeleton = onnx.inliner.inline_local_functions(skeleton)
+        skeleton = _inlined(skeleton)
     nodes = [Node(node, lists.get(number)) for number, node in enumerate(skeleton.graph.node)]
     if lists:
         trim_heap()  # what they were arranged in was more than is kept of them
@@ -240,6 +241,15 @@ def _opsets(model: ModelProto) -> dict[str, int]:
     return found
 
 
+def _inlined(model: ModelProto) -> ModelProto:
+    """The model with the calls of its functions replaced by what these do."""
+    from onnx import inliner
+
+    _align_functions(model)
+    inlined: ModelProto = as_own(inliner.inline_local_functions(as_onnx(model)))
+    return inlined
+
+
 def _align_functions(model: ModelProto) -> None:
     """Give functions the opsets of the model where those define their ops alike: the inliner takes no others."""
     own = _opsets(model)
@@ -253,6 +263,8 @@ def _align_functions(model: ModelProto) -> None:
 
 def _since(node: NodeProto, version: int) -> int | None:
     """The version of an opset in which the op of a node was last changed; None for one that ONNX does not define."""
+    from onnx import defs
+
     try:
         return int(defs.get_schema(node.op_type, version, node.domain).since_version)
     except defs.SchemaError:
@@ -301,7 +313,7 @@ class _Folder:
 
 
 def _parse(source: Any, mapping: str, files: ModelFiles) -> _Parsed:
-    if isinstance(source, onnx.ModelProto):
+    if "onnx" in sys.modules and isinstance(source, sys.modules["onnx"].ModelProto):  # who has one has imported it
         return _Parsed(source, None, source.graph.name or "model")
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _parse_bytes(source, "the given bytes", None, "model")
@@ -335,7 +347,7 @@ def _parse_bytes(source: bytes | bytearray | memoryview, what: str, folder: _Fol
 
 
 def _decode(data: bytes, what: str) -> ModelProto:
-    proto = onnx.ModelProto()
+    proto = ModelProto()
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
@@ -380,7 +392,7 @@ def _check_tensor(tensor: TensorProto) -> tuple[Any, tuple[int, ...]]:
     typed = [name for name in _TYPED if len(getattr(tensor, name))]
     if len(typed) + tensor.HasField("raw_data") > 1:
         raise _malformed(what, f"both {typed[0]} and {[*typed, 'raw_data'][1]}")
-    return helper.tensor_dtype_to_np_dtype(tensor.data_type), shape
+    return numpy_type(tensor.data_type), shape
 
 
 _TYPED = ("double_data", "float_data", "int32_data", "int64_data", "string_data", "uint64_data")
@@ -393,8 +405,12 @@ def _malformed(what: str, got: str, hint: str | None = None) -> InvalidArgumentE
 
 
 def _check(skeleton: ModelProto, name: str) -> None:
+    if is_valid(skeleton):
+        return
+    import onnx
+
     try:
-        onnx.checker.check_model(skeleton)
+        onnx.checker.check_model(as_onnx(skeleton))
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
         # some versions of Python raise an empty message, others fail, where it was to have a name that is no UTF-8
         lines = [] if isinstance(error, UnicodeDecodeError) else str(error).strip().splitlines()
@@ -439,7 +455,7 @@ def _skeleton(
 
     Long lists that nodes still have are left out and added to `lists`, but beside functions, which change numbers.
     """
-    skeleton = onnx.ModelProto()
+    skeleton = type(proto)()
     for entry, value in proto.ListFields():
         if entry.name == "graph":
             continue
@@ -466,20 +482,27 @@ def _skeleton(
     for info in graph.input:
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.shape.SetInParent()
-    types: dict[int, TypeProto] = {}
     for infos, name, elem_type in (
         *((graph.input, name, tensor.data_type) for name, tensor in tensors),
         *((graph.output, info.name, TensorProto.FLOAT) for info in proto.graph.output),
     ):
-        if elem_type not in types:
-            types[elem_type] = helper.make_tensor_type_proto(elem_type, ())
-        infos.add(name=name, type=types[elem_type])
+        tensor_type = infos.add(name=name).type.tensor_type
+        tensor_type.elem_type = elem_type
+        tensor_type.shape.SetInParent()
     for tensor in _inner_tensors(graph):
         if tensor.data_location == TensorProto.EXTERNAL:
             content = _constant(tensor, folder)
             bounds.spend(content.nbytes, f"tensor {tensor.name!r}: read from another file, it")
-            tensor.CopyFrom(numpy_helper.from_array(np.asarray(content), tensor.name))
-    return skeleton
+            _hold(tensor, np.asarray(content))
+    own: ModelProto = as_own(skeleton)
+    return own
+
+
+def _hold(tensor: TensorProto, content: Any) -> None:
+    """Let a tensor whose content lies in another file have it itself."""
+    del tensor.external_data[:]
+    tensor.data_location = TensorProto.DEFAULT
+    tensor.raw_data = content.tobytes()
 
 
 def _move_contributed(skeleton: ModelProto) -> None:
@@ -488,7 +511,7 @@ def _move_contributed(skeleton: ModelProto) -> None:
     for node in moved:
         node.domain = "com.microsoft"
     if moved and not any(entry.domain == "com.microsoft" for entry in skeleton.opset_import):
-        skeleton.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+        skeleton.opset_import.add(domain="com.microsoft", version=1)
 
 
 _CONTRIBUTED = frozenset({"SimplifiedLayerNormalization"})
@@ -517,7 +540,7 @@ def _constant(tensor: TensorProto, folder: _Folder | None) -> Any:
             data = tensor.raw_data
             return _nibbles(tensor, data, 0, len(data))
         else:
-            array = numpy_helper.to_array(tensor)
+            array = to_array(tensor)
     except InvalidArgumentError:
         raise
     except (ValueError, TypeError, OSError) as error:
@@ -544,7 +567,7 @@ def _external(tensor: TensorProto, folder: _Folder | None) -> Any:
             location=location,
         )
     path = _find_beside(folder.path, location, what, tensor.name)
-    raw_type = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    raw_type = numpy_type(tensor.data_type)
     count, per_byte = prod(tensor.dims), _PER_BYTE.get(tensor.data_type, 1)
     offset, nbytes = int(entries.get("offset", 0)), -(-count * raw_type.itemsize // per_byte)
     file_nbytes = path.stat().st_size
@@ -561,8 +584,7 @@ def _external(tensor: TensorProto, folder: _Folder | None) -> Any:
     if tensor.data_type in NIBBLES:
         return _nibbles(tensor, data, 0, nbytes)
     if per_byte > 1:
-        packed = helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data.tobytes(), raw=True)
-        return numpy_helper.to_array(packed)
+        return to_array(TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=data.tobytes()))
     return data.view(raw_type).reshape(tuple(tensor.dims))
 
 

@@ -10,7 +10,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import helper
 
 from graphpool._dataclasses import replace
 from graphpool.runtime.constant_part import check_files, drop_pages
@@ -18,6 +17,7 @@ from graphpool.runtime.model_port import ModelPort
 from graphpool.runtime.stored_forms import ModelHead
 from graphpool.typing import DataType
 
+from .arrays import make_attribute
 from .boundary import Boundary
 from .build import Value, static_id
 from .encoders import with_table
@@ -263,7 +263,7 @@ def _without_texts(node: Node, constants: dict[str, Any]) -> list[Node]:
     label, *scores = node.output
     number, table = f"{label}/number", f"{label}/texts"
     constants[table] = np.array(texts, np.object_)
-    labels = helper.make_attribute(_LABELS[node.op_type], range(len(texts)))
+    labels = make_attribute(_LABELS[node.op_type], range(len(texts)))
     numbered = node.changed(outputs=[number, *scores], without=("classlabels_strings", labels.name), added=labels)
     if not label:
         return [numbered]

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from onnx import AttributeProto, numpy_helper
 
 from graphpool._dataclasses import dataclass, field, replace
 from graphpool.errors import InvalidOpError, explain
 
+from .arrays import to_array
 from .long_lists import LongList
+from .proto import AttributeProto
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -162,10 +163,8 @@ class _Reader:
         """So many numbers, given as a list or, by a name of its own, as a tensor."""
         tensor = self.attrs.get(f"{name}_as_tensor")
         given = self.attrs.get(name, ()) if tensor is None else tensor
-        if hasattr(given, "data_type"):
-            found = numpy_helper.to_array(given)
-        else:
-            found = _array(given, AttributeProto.FLOATS, np.float32)
+        is_tensor = hasattr(given, "data_type")
+        found = to_array(given) if is_tensor else _array(given, AttributeProto.FLOATS, np.float32)
         if found.dtype.kind != "f":
             self.refuse(name, "real numbers", found.dtype)
         found = found.reshape(-1)
@@ -244,7 +243,7 @@ def _modes_of(r: _Reader) -> Array:
     """What the nodes do, as places in `_MODES`."""
     given = r.attrs.get("nodes_modes", ())
     if hasattr(given, "data_type"):  # of opset 5, without leaves
-        codes = numpy_helper.to_array(given).astype(np.int64).reshape(-1) + 1
+        codes = to_array(given).astype(np.int64).reshape(-1) + 1
         if codes.size and not (codes.min() >= _LEQ and codes.max() <= _MEMBER):
             r.refuse("nodes_modes", f"0 .. {_MEMBER - 1}", "others")
         return codes.astype(np.uint8)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import TensorProto, TypeProto, helper
 
 from graphpool._sizes import is_variable
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
+from .proto import TensorProto, TypeProto, as_own
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _PAIRS: dict[int, DataType] = {
     TensorProto.FLOAT: DataType.F32, TensorProto.DOUBLE: DataType.F64, TensorProto.FLOAT16: DataType.F16,
@@ -23,6 +24,7 @@ _PAIRS: dict[int, DataType] = {
     TensorProto.UINT64: DataType.U64, TensorProto.UINT32: DataType.U32, TensorProto.UINT16: DataType.U16,
     TensorProto.UINT8: DataType.U8, TensorProto.UINT4: DataType.U4, TensorProto.BOOL: DataType.BOOLEAN,
 }  # fmt: skip
+_ELEM_TYPES = frozenset(TensorProto.DataType.values())
 _BACK = {ours: theirs for theirs, ours in _PAIRS.items()}
 
 
@@ -39,7 +41,23 @@ def element_type(dtype: DataType) -> int:
 def make_type(dtype: DataType, shape: tuple[int | None, ...] | None) -> TypeProto:
     """The type of a tensor as ONNX writes it; sizes that may vary are unknown, as None is."""
     dims = None if shape is None else [None if dim is None or is_variable(dim) else int(dim) for dim in shape]
-    return helper.make_tensor_type_proto(_BACK[dtype], dims)
+    return array_type(_BACK[dtype], dims)
+
+
+def array_type(elem: int, shape: Iterable[int | str | None] | None) -> TypeProto:
+    """The type of a tensor as ONNX writes it; dimensions are numbers, names, or None."""
+    found = TypeProto()
+    tensor = found.tensor_type
+    tensor.elem_type = elem
+    if shape is not None:
+        tensor.shape.SetInParent()
+        for dim in shape:
+            entry = tensor.shape.dim.add()
+            if isinstance(dim, str):
+                entry.dim_param = dim
+            elif dim is not None:
+                entry.dim_value = dim
+    return found
 
 
 def make_port(name: str, type_: TypeProto) -> ModelPort:
@@ -47,7 +65,7 @@ def make_port(name: str, type_: TypeProto) -> ModelPort:
     if not type_.HasField("tensor_type"):
         return ModelPort(name, None, None)
     tensor = type_.tensor_type
-    if tensor.elem_type not in TensorProto.DataType.values():
+    if tensor.elem_type not in _ELEM_TYPES:
         what = f"{name!r} has an element type that ONNX does not define"
         raise InvalidArgumentError(explain(what, got=tensor.elem_type), port=name)
     shape = tuple(_dimension(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
@@ -69,13 +87,13 @@ def describe_type(type_: TypeProto) -> str:
 
 
 def _element_name(elem: int) -> str:
-    return str(TensorProto.DataType.Name(elem)).lower() if elem in TensorProto.DataType.values() else "?"
+    return str(TensorProto.DataType.Name(elem)).lower() if elem in _ELEM_TYPES else "?"
 
 
 def plain_type(type_: TypeProto) -> TypeProto:
     """A copy in which no dimension is negative: ONNX's shape inference takes those for sizes."""
     copied = TypeProto()
-    copied.CopyFrom(type_)
+    copied.CopyFrom(as_own(type_))
     inner = copied
     while (kind := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
         inner = getattr(inner, kind).elem_type
@@ -96,7 +114,7 @@ def tensor_type(elem: int, shape: Sequence[Any], sizes: dict[str, Any]) -> TypeP
     """The type of a tensor in which sizes that may vary have names, by which `sizes` has them from now on."""
     names = [f"size {dim.number}" if is_variable(dim) else int(dim) for dim in shape]
     sizes.update((name, dim) for name, dim in zip(names, shape, strict=True) if isinstance(name, str))
-    return helper.make_tensor_type_proto(elem, names)
+    return array_type(elem, names)
 
 
 def pinned_type(type_: TypeProto, sizes: Mapping[str, Any]) -> TypeProto:

@@ -7,8 +7,6 @@ from itertools import count
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from onnx import shape_inference
-
 from graphpool._sizes import is_variable
 from graphpool.errors import (
     GraphpoolError,
@@ -22,7 +20,7 @@ from graphpool.runtime.model_form import Fallback, ModelForm
 from graphpool.typing import DataType
 
 from .boundary import Boundary
-from .bounds import deep_nbytes, infer_types
+from .bounds import InferenceError, deep_nbytes, infer_types
 from .build import DataDependent, GraphBuilder, NotConvertible, Value, require
 from .data_dependent import DataDependentBuilder, Reads
 from .fold import compute, find_host_function, is_kept
@@ -458,7 +456,7 @@ class Walk:
             if not is_pinned and are_sized and not all(map(self._is_static, tensors)):
                 found = infer_types(self._source, node, values, self._sizes, is_pinned=True)
             return [self._host_output(found.get(name)) if name else Value() for name in node.output]
-        except (shape_inference.InferenceError, InvalidShapeError) as error:
+        except (InferenceError, InvalidShapeError) as error:
             raise InvalidShapeError(
                 explain(f"node {label!r} ({node.op_type})", got=str(error).strip().splitlines()[-1]), node=label
             ) from error

@@ -2,10 +2,12 @@ import pickle
 
 import numpy as np
 import pytest
+from google.protobuf.message import Message
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 import graphpool as gp
 from graphpool.onnx.node import Node, Subgraph, count_reads, make_node, names_read
+from graphpool.onnx.proto import as_onnx
 
 BODY = helper.make_graph(
     [helper.make_node("Add", ["outer", "own"], ["sum"])],
@@ -24,7 +26,8 @@ BRANCHES = make_node("If", ["condition"], ["y"], "branches", then_branch=BODY, e
 def test_attributes_read_as_onnx_reads_them(value):
     proto = helper.make_node("Any", ["a", ""], ["b"], name="n", domain="d", value=value)
     node = Node(proto)
-    assert node.attrs == {"value": helper.get_attribute_value(proto.attribute[0])} == {"value": value}
+    read = {name: as_onnx(item) if isinstance(item, Message) else item for name, item in node.attrs.items()}
+    assert read == {"value": helper.get_attribute_value(proto.attribute[0])} == {"value": value}
     assert (node.op_type, node.domain, node.name, node.input, node.output) == ("Any", "d", "n", ("a", ""), ("b",))
     assert node.captured == ()
 

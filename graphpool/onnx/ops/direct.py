@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onnx import defs
-
 from graphpool.graph.schema import EXTENSIONS, get_schema
+from graphpool.onnx.validity import knows_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +24,7 @@ _NAMES = {
     "Sigmoid": "Sigmoid", "Softplus": "SoftPlus", "Sqrt": "Sqrt", "Sub": "Subtract", "Tanh": "Tanh",
 }  # fmt: skip
 
-KINDS: dict[str, str] = {**{row.kind: row.kind for row in EXTENSIONS if defs.has(row.kind)}, **_NAMES}
+KINDS: dict[str, str] = {**{row.kind: row.kind for row in EXTENSIONS if knows_op(row.kind)}, **_NAMES}
 """Op -> kind."""
 
 _DEFAULTS = {"Elu": {"alpha": 1.0}, "LeakyReLU": {"alpha": 0.01}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5}}

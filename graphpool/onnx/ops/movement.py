@@ -6,11 +6,11 @@ from math import ceil, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import numpy_helper
 
 from graphpool._sizes import is_variable, largest
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.graph.shapes import slice_end
+from graphpool.onnx.arrays import to_array
 from graphpool.onnx.build import DataDependent, Value
 from graphpool.onnx.shape_values import ShapeArray
 from graphpool.onnx.types import data_type, is_f32_number
@@ -173,7 +173,7 @@ def _tensor_scatter(n: NodeView) -> Value:
 def _constant_of_shape(n: NodeView) -> Value:
     """One number, repeated."""
     given, shape = n.attr("value"), n.ints("shape", 0)
-    number = np.zeros((), np.float32) if given is None else numpy_helper.to_array(given).reshape(())
+    number = np.zeros((), np.float32) if given is None else to_array(given).reshape(())
     n.require(shape is not None and number.dtype.kind in "fiub", "an unknown shape, or no number")
     value = n.builder.literal(number, DataType.parse(number.dtype))
     return n.emit("Expand", value, shape=shape) if shape else value

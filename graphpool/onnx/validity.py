@@ -1,0 +1,191 @@
+"""Whether a model is valid for certain, told without the package onnx, whose checker is asked about all others.
+
+What is asked is what that checker asks: that names are given once and before they are read, and that nodes have as
+many inputs and outputs, and such attributes, as their operators define. What is rare is called unsure.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .arrays import numpy_type
+from .op_table import NEWEST, OPS
+from .proto import AttributeProto, TensorProto
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["is_valid", "knows_op"]
+
+_NEWEST_IR = 13
+
+_OWN_DOMAIN = "ai.onnx."
+"""What domains of ONNX's own begin with, of which all operators have to be known."""
+
+_SIGNS = {
+    "f": AttributeProto.FLOAT, "i": AttributeProto.INT, "s": AttributeProto.STRING, "t": AttributeProto.TENSOR,
+    "g": AttributeProto.GRAPH, "x": AttributeProto.SPARSE_TENSOR, "y": AttributeProto.TYPE_PROTO,
+    "F": AttributeProto.FLOATS, "I": AttributeProto.INTS, "S": AttributeProto.STRINGS, "T": AttributeProto.TENSORS,
+    "G": AttributeProto.GRAPHS, "X": AttributeProto.SPARSE_TENSORS, "Y": AttributeProto.TYPE_PROTOS,
+}  # fmt: skip
+
+_FIELDS: dict[int, str] = {
+    AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings",
+}  # fmt: skip
+"""Type of an attribute -> the field of its value; of others this module is unsure."""
+
+_BESIDES = frozenset({"name", "type", "doc_string"})
+
+
+class _Op(NamedTuple):
+    """What a version of an operator takes: numbers of inputs and outputs, types of attributes, those that it needs."""
+
+    inputs: range
+    outputs: range
+    attributes: Mapping[str, int]
+    required: frozenset[str]
+
+
+class _UnsureError(Exception):
+    """Something that is not looked at here, or that is wrong."""
+
+
+def knows_op(name: str) -> bool:
+    """Whether ONNX's default domain has an operator of this name, in whatever version."""
+    return ("ai.onnx", name) in _lines()
+
+
+def is_valid(model: Any) -> bool:
+    """Whether a model without initialisers is valid for certain. Cost: some microseconds a node."""
+    try:
+        _check_model(model)
+    except (_UnsureError, RecursionError):
+        return False
+    return True
+
+
+def _require(condition: object) -> None:
+    if not condition:
+        raise _UnsureError
+
+
+def _check_model(model: Any) -> None:
+    imports = {(entry.domain, entry.version) for entry in model.opset_import}
+    versions = dict(imports)
+    _require(3 <= model.ir_version <= _NEWEST_IR and versions and len(versions) == len(imports))
+    _require(all(0 < version < 2**31 for version in versions.values()) and not {"", "ai.onnx"} <= versions.keys())
+    if "ai.onnx" in versions:
+        versions[""] = versions.pop("ai.onnx")
+    _require(not model.functions and not model.training_info)
+    _require(len({entry.key for entry in model.metadata_props}) == len(model.metadata_props))
+    graph = model.graph
+    for info in (*graph.input, *graph.output):
+        _require(info.type.HasField("tensor_type"))
+        tensor = info.type.tensor_type
+        _require(tensor.elem_type and tensor.HasField("shape"))
+    _check_graph(graph, versions, frozenset(), model.ir_version > 3)
+
+
+def _check_graph(graph: Any, versions: Mapping[str, int], outer: frozenset[str], may_own: bool) -> None:
+    """`may_own`: whether initialisers need not be inputs, as they had to be once."""
+    names = [*(info.name for info in graph.input), *(tensor.name for tensor in graph.initializer)]
+    known = set(names)
+    _require(graph.name and all(names) and len(known) == len(names) and known.isdisjoint(outer))
+    _require(all(info.name for info in graph.output) and not graph.sparse_initializer)
+    _require(may_own or not graph.initializer)
+    for tensor in graph.initializer:
+        _check_tensor(tensor)
+    known |= outer
+    for node in graph.node:
+        inputs, outputs = node.input[:], node.output[:]
+        _require(all(name in known for name in inputs if name) and (inputs or outputs) and node.op_type)
+        _require(node.domain in versions)
+        op = _op_at(node.domain, node.op_type, versions[node.domain])
+        if op is not None:
+            _require(len(inputs) in op.inputs and all(inputs[: op.inputs.start]))
+            _require(len(outputs) in op.outputs and all(outputs[: op.outputs.start]))
+        _check_attributes(node, op, versions, known, may_own)
+        given = [name for name in outputs if name]
+        _require(known.isdisjoint(given) and len(set(given)) == len(given))
+        known.update(given)
+    _require(all(info.name in known for info in graph.output))
+
+
+def _check_attributes(node: Any, op: _Op | None, versions: Mapping[str, int], known: set[str], may_own: bool) -> None:
+    left = set() if op is None else set(op.required)
+    seen = set()
+    for item in node.attribute[:]:
+        name, kind = item.name, item.type
+        _require(name and name not in seen and (op is None or op.attributes.get(name) == kind))
+        field = _FIELDS.get(kind)
+        _require(field is not None and {entry.name for entry, _ in item.ListFields()} - _BESIDES <= {field})
+        seen.add(name)
+        left.discard(name)
+        if kind == AttributeProto.TENSOR:
+            _check_tensor(item.t)
+        elif kind == AttributeProto.GRAPH:
+            _check_graph(item.g, versions, frozenset(known), may_own)
+    _require(not left)
+
+
+def _check_tensor(tensor: Any) -> None:
+    """Only of contents that lie in the message as bytes, or as the elements of the most frequent types."""
+    count, elem_type = 1, tensor.data_type
+    for dim in tensor.dims[:]:
+        _require(dim >= 0)
+        count *= dim
+    field = _TYPED.get(elem_type)
+    fields = {entry.name for entry, _ in tensor.ListFields()} - _OF_TENSOR
+    if fields == {"raw_data"}:
+        _require(elem_type in _RAW and len(tensor.raw_data) == count * numpy_type(elem_type).itemsize)
+    elif fields or count or not elem_type:
+        _require(fields == {field} and len(getattr(tensor, field or "")) == count)
+
+
+_OF_TENSOR = frozenset({"dims", "data_type", "name", "doc_string"})
+_RAW = frozenset({
+    TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.INT32, TensorProto.INT16,
+    TensorProto.INT8, TensorProto.UINT64, TensorProto.UINT32, TensorProto.UINT16, TensorProto.UINT8, TensorProto.BOOL,
+})  # fmt: skip
+_TYPED: dict[int, str] = {
+    TensorProto.FLOAT: "float_data", TensorProto.INT64: "int64_data", TensorProto.INT32: "int32_data",
+    TensorProto.DOUBLE: "double_data",
+}  # fmt: skip
+
+
+# ---- the table
+
+
+@cache
+def _lines() -> dict[tuple[str, str], str]:
+    """What the table has of each operator, by domain and name."""
+    found = (line.split(" ", 2) for line in OPS.strip().split("\n"))
+    return {(domain, name): text for domain, name, text in found}
+
+
+@cache
+def _op_at(domain: str, name: str, version: int) -> _Op | None:
+    """What an operator takes in an opset; None in domains of others. Raises where the table does not tell."""
+    if domain not in NEWEST:
+        _require(not domain.startswith(_OWN_DOMAIN))
+        return None
+    _require(0 < version <= NEWEST[domain])
+    text = _lines().get((domain or "ai.onnx", name))
+    _require(text is not None)
+    assert text is not None  # required above
+    versions = [entry.split(":") for entry in text.split(" ")]
+    entry = next((parts for parts in reversed(versions) if int(parts[0]) <= version), None)
+    _require(entry is not None and entry[1] != "-")
+    assert entry is not None  # required above
+    _, inputs, outputs, listed = entry
+    attributes = [item.split("=") for item in listed.split(",") if item]
+    required = frozenset(key for key, sign in attributes if sign.endswith("!"))
+    return _Op(_counts(inputs), _counts(outputs), {key: _SIGNS[sign[0]] for key, sign in attributes}, required)
+
+
+def _counts(text: str) -> range:
+    least, most = text.split("-")
+    return range(int(least), int(most or 2**31 - 2) + 1)
