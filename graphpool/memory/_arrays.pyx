@@ -40,13 +40,18 @@ _refused = threading.local()    # the error behind NumPy's MemoryError
 
 
 cdef bint _charge(Account *account, int64_t nbytes) noexcept nogil:
-    cdef bint is_charged = (
-        gp_sub_within(&account.reserved, nbytes) or (<Budget>account.budget)._try_charge(nbytes)
-        or _charge_slowly(account, nbytes)
-    )
-    if is_charged:
-        gp_add(&account.nbytes, nbytes)
-    return is_charged
+    """Take what is reserved first, and charge the budget for the rest."""
+    cdef int64_t taken = nbytes
+    if not gp_sub_within(&account.reserved, nbytes):
+        taken = gp_exchange(&account.reserved, 0)
+        if taken > nbytes:      # another thread reserved meanwhile
+            gp_add(&account.reserved, taken - nbytes)
+            taken = nbytes
+        if not (<Budget>account.budget)._try_charge(nbytes - taken) and not _charge_slowly(account, nbytes - taken):
+            gp_add(&account.reserved, taken)
+            return False
+    gp_add(&account.nbytes, nbytes)
+    return True
 
 
 cdef bint _charge_slowly(Account *account, int64_t nbytes) noexcept with gil:

@@ -9,6 +9,7 @@ known are called without arrays to write to.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -253,30 +254,49 @@ RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLik
 """Ops that draw numbers, other ones at each run."""
 
 
-def _random(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a generator of the node's own, from its seed if it has one; PCG64 (O'Neill, 2014), by NumPy."""
+class _Random:
+    """Numbers of a generator of the node's own, from its seed if it has one; PCG64 (O'Neill, 2014), by NumPy.
 
-    def make(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction:
-        get, attrs, seed = getter(node, places, known), node.attrs, node.attrs.get("seed")
-        generator = np.random.default_rng(None if seed is None else int(np.float32(seed).view(np.uint32)))
-        wanted = numpy_type(attrs["dtype"]) if attrs.get("dtype") else None
+    `draw` makes doubles, and at most so many again in between.
+    """
 
-        def run(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
-            like = get(inputs)
-            shape, dtype = (like[0].shape, like[0].dtype) if like else (tuple(attrs["shape"]), np.dtype(np.float32))
-            return [draw(generator, attrs, shape).astype(wanted or dtype)]
+    def __init__(
+        self, draw: Callable[..., Any], node: Node, places: Sequence[int | None], known: Mapping[str, Any], opsets: Any
+    ) -> None:
+        attrs, seed = node.attrs, node.attrs.get("seed")
+        self._draw, self._attrs, self._get = draw, attrs, getter(node, places, known)
+        self._generator = np.random.default_rng(None if seed is None else int(np.float32(seed).view(np.uint32)))
+        self._wanted = numpy_type(attrs["dtype"]) if attrs.get("dtype") else None
 
-        return run
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        """The numbers."""
+        [like] = self._get(inputs) or [np.broadcast_to(np.float32(0), tuple(self._attrs.get("shape", ())))]
+        found = self._draw(self._generator, self._attrs, like)
+        return [found.astype(self._wanted or like.dtype, copy=False)]
 
-    return make
+    def bound(self, inputs: Sequence[LogicalTensor]) -> tuple[list[tuple[int, ...]], int]:
+        """As `HostFunction.bound`."""
+        shape = tuple(inputs[0].shape or ()) if inputs else tuple(self._attrs.get("shape", ()))
+        return [shape], 2 * 8 * prod(shape) + _SMALL_NBYTES
 
 
-def _normal(generator: np.random.Generator, attrs: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
-    return generator.standard_normal(shape) * attrs.get("scale", 1.0) + attrs.get("mean", 0.0)
+_SMALL_NBYTES = 2**10
+"""For single numbers beside what is drawn."""
 
 
-def _uniform(generator: np.random.Generator, attrs: Mapping[str, Any], shape: tuple[int, ...]) -> Any:
-    return generator.uniform(attrs.get("low", 0.0), attrs.get("high", 1.0), shape)
+def _normal(generator: np.random.Generator, attrs: Mapping[str, Any], like: Any) -> Any:
+    found = np.asarray(generator.standard_normal(like.shape))
+    found *= attrs.get("scale", 1.0)
+    found += attrs.get("mean", 0.0)
+    return found
+
+
+def _uniform(generator: np.random.Generator, attrs: Mapping[str, Any], like: Any) -> Any:
+    return np.asarray(generator.uniform(attrs.get("low", 0.0), attrs.get("high", 1.0), like.shape))
+
+
+def _bernoulli(generator: np.random.Generator, attrs: Mapping[str, Any], like: Any) -> Any:
+    return np.asarray(generator.random(like.shape) < like)
 
 
 SEARCHES: dict[str, Any] = {
@@ -284,8 +304,9 @@ SEARCHES: dict[str, Any] = {
     "ConstantOfShape": _filled,
     **dict.fromkeys(("Shape", "Size"), _measure),
     "Unique": _Unique,
-    **dict.fromkeys(("RandomNormal", "RandomNormalLike"), _random(_normal)),
-    **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _random(_uniform)),
+    "Bernoulli": partial(_Random, _bernoulli),
+    **dict.fromkeys(("RandomNormal", "RandomNormalLike"), partial(_Random, _normal)),
+    **dict.fromkeys(("RandomUniform", "RandomUniformLike"), partial(_Random, _uniform)),
 }
 """As `host_ops.MOVES`; nothing need be known of the outputs."""
 

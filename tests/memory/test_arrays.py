@@ -109,6 +109,22 @@ def test_what_is_reserved_is_there_and_comes_back():
     assert budget.in_use == made.nbytes
 
 
+def test_an_array_takes_what_is_left_of_a_reservation_and_the_budget_gives_the_rest():
+    budget = Budget(12_000)
+    arrays = ArrayAllocator(budget, "m")
+    arrays.reserve(9000)
+    small = arrays.empty((1000,), U8)
+    del small
+    assert (budget.in_use, arrays.reserved) == (8000, 8000)
+    large = arrays.empty((9000,), U8)
+    assert (budget.in_use, arrays.reserved, budget.peak) == (9000, 0, 9000)
+    del large
+    arrays.reserve(4000)
+    with pytest.raises(OutOfMemoryError):
+        arrays.empty((12_001,), U8)
+    assert (budget.in_use, arrays.reserved) == (4000, 4000)
+
+
 def test_what_is_handed_over_is_charged_no_more():
     budget = Budget()
     arrays = ArrayAllocator(budget, "m")

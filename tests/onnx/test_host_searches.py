@@ -152,15 +152,16 @@ def test_names_of_interpolations_of_old_opsets(old, new):
     ("RandomNormalLike", {"mean": -1.0, "dtype": TensorProto.DOUBLE}, -1, 1),
     ("RandomUniform", {"low": 2.0, "high": 4.0, "shape": [400, 500]}, 3, 2 / 12**0.5),
     ("RandomUniformLike", {"seed": 5.0}, 0.5, 1 / 12**0.5),
+    ("Bernoulli", {"dtype": TensorProto.DOUBLE}, 0.25, 0.25 * 3**0.5),
 ])  # fmt: skip
 def test_random_numbers_differ_from_run_to_run(kind, attributes, mean, spread):
-    names = ["x"] if kind.endswith("Like") else []
+    names = [] if "shape" in attributes else ["x"]
     drawn = helper.make_node(kind, names, ["r"], **attributes)
     ports = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 500])]
     nodes = [drawn, helper.make_node("Neg", ["r"], ["y"]), helper.make_node("Neg", ["x"], ["z"])]
     graph = helper.make_graph(nodes, "g", ports, [ValueInfoProto(name="y"), ValueInfoProto(name="z")])
     file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    x = random_array((400, 500))
+    x = np.full((400, 500), 0.25, np.float32)
     with gp.onnx.load(file, fallback=False) as model:
         first, second = (-model.run({"x": x})["y"] for _ in range(2))
     assert first.dtype == (np.float64 if attributes.get("dtype") else np.float32)

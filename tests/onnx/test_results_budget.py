@@ -147,6 +147,15 @@ def test_of_unique_elements_the_most_is_predicted_whatever_there_is(shape, axis,
             assert has_others or predicted == model.engine.budget.peak
 
 
+@pytest.mark.parametrize("op", ["RandomNormalLike", "RandomUniformLike", "Bernoulli"])
+def test_random_numbers_are_predicted(op):
+    """They are drawn as doubles."""
+    with gp.onnx.load(single(op, ["x"])) as model:
+        predicted = int(model.predict_peak({"x": (64, 96)}))
+        assert model.run({"x": X[:64, :96]})["y"].shape == (64, 96)
+        assert predicted == model.engine.budget.peak
+
+
 def test_a_sequence_of_copies_is_predicted():
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 96])
     y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
