@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView
 
-_MOST_PARTS = 1 << 20
-"""Of the fraction that a scale is, so that sizes times its parts are exact in double precision, too."""
+_MOST_PARTS = 1 << 6
+"""Of the fraction that a scale is, so that sizes times it are exact in f32, too."""
 
 _FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
 _Array: TypeAlias = "np.ndarray[Any, Any]"
+_TIE = 1e-6
+"""How near to the middle between two elements a place has to be to count as in the middle, as in ONNX Runtime."""
+
 _ROUNDING: dict[str, Callable[[_Array], _Array]] = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5), "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    "floor": np.floor, "ceil": np.ceil,
+    "round_prefer_floor": lambda x: np.floor(x) + (x - np.floor(x) > 0.5 + _TIE), "floor": np.floor, "ceil": np.ceil,
+    "round_prefer_ceil": lambda x: np.floor(x) + (x - np.floor(x) >= 0.5 - _TIE),
 }  # fmt: skip
 
 
@@ -76,23 +79,27 @@ class _Options:
     antialias: bool = False
     extrapolation_value: float = 0.0
 
-    def places(self, axis: _Axis) -> _Array:
+    def places(self, axis: _Axis, dtype: type[np.floating[Any]] = np.float64) -> _Array:
         """Where in the input each element of the output lies (ONNX specification, coordinate_transformation_mode)."""
         axis = axis.plain()
-        x, length = np.arange(axis.target, dtype=np.float64), axis.scale * axis.size
+        x: _Array = np.arange(axis.target, dtype=dtype)
+        length = axis.scale * axis.size
+        scale: Any = dtype(axis.target) / dtype(axis.size) if axis.given is None else dtype(axis.given)
         if self.coordinates == "asymmetric":
-            return x * axis.size / axis.target if axis.given is None else x / axis.given
+            return np.asarray(x / scale)
         if self.coordinates == "align_corners":
             return x * (axis.size - 1) / (length - 1) if length != 1 else np.zeros_like(x)
         if self.coordinates == "tf_crop_and_resize":
             span = (axis.stop - axis.start) * (axis.size - 1)
             return axis.start * (axis.size - 1) + (x * span / (length - 1) if length > 1 else span / 2 + 0 * x)
         if self.coordinates == "tf_half_pixel_for_nn":
-            return (x + 0.5) / axis.scale
-        centred = (x + 0.5) / axis.scale - 0.5
+            return np.asarray((x + dtype(0.5)) / scale)
+        if self.coordinates == "pytorch_half_pixel" and axis.target <= 1:
+            return np.zeros_like(x)
+        offset: Any = dtype(0)
         if self.coordinates == "half_pixel_symmetric":
-            return centred + axis.size / 2 * (1 - axis.target / length)
-        return np.zeros_like(x) if self.coordinates == "pytorch_half_pixel" and length <= 1 else centred
+            offset = dtype(axis.size / 2) * (1 - dtype(axis.target) / (scale * dtype(axis.size)))
+        return np.asarray(offset + (x + dtype(0.5)) / scale - dtype(0.5))
 
     def is_outside(self, axis: _Axis) -> _Array:
         """Which elements of the output are extrapolated."""
@@ -101,8 +108,9 @@ class _Options:
         return ((x < 0) | (x > axis.size - 1)) if crops else np.zeros(x.shape, bool)
 
     def indices(self, axis: _Axis) -> _Array:
-        """The nearest element of the input for each one of the output."""
-        return np.clip(_ROUNDING[self.nearest_mode](self.places(axis)), 0, axis.size - 1).astype(np.int64)
+        """The nearest element of the input for each one of the output; f32 finds its place, as in ONNX Runtime."""
+        places = self.places(axis, np.float32)
+        return np.clip(_ROUNDING[self.nearest_mode](places), 0, axis.size - 1).astype(np.int64)
 
     def matrix(self, axis: _Axis) -> _Array:
         """Weights of the input's elements (columns) in the output's (rows); rows of extrapolated ones are 0."""
@@ -182,10 +190,13 @@ def _by_scales(n: NodeView, axes: list[int], scales: list[float]) -> list[_Axis]
 
 
 def _scaled(number: int, size: int, scale: float) -> _Axis:
-    """An axis by its scale, a fraction of small numbers as that of the sizes where it divides them."""
+    """An axis by its scale, a fraction of small numbers as that of the sizes where it divides them.
+
+    The product is one of f32, as in ONNX's inference of shapes.
+    """
     above, below = float(scale).as_integer_ratio()
     if below > _MOST_PARTS:
-        return _rounded(number, int(size), int(np.floor(int(size) * scale)), scale)
+        return _rounded(number, int(size), int(np.floor(np.float32(int(size)) * np.float32(scale))), scale)
     is_exact = size > 0 and size * above % below == 0
     return _Axis(number, size, size * above // below, None if is_exact else scale)
 
@@ -212,8 +223,9 @@ def _by_sizes(n: NodeView, axes: list[int], targets: list[int]) -> list[_Axis]:
 def _interpolate(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
     n.require(options.mode in ("nearest", "linear", "cubic"), f"mode {options.mode}")
     n.require(n[0].dtype in _FLOATS or options.mode == "nearest", "integers between their elements")
-    if not axes:
-        return n[0]
+    crops = options.coordinates == "tf_crop_and_resize"
+    if not crops and all(axis.target == axis.size for axis in axes):
+        return n[0]  # whatever the scales, as in ONNX Runtime
     n.allow_table(sum(64 * axis.target for axis in axes))
     if n[0].dtype in _FLOATS and _is_one_op(n, axes, options):
         return _whole(n, axes, options)
@@ -246,7 +258,8 @@ def _is_half_pixel(axis: _Axis, options: _Options) -> bool:
         return True
     if _varies(axis):
         return False
-    return np.array_equal(options.indices(axis), _Options(nearest_mode="round_prefer_ceil").indices(axis))
+    exact = (2 * np.arange(axis.target) + 1) * axis.size // (2 * axis.target)
+    return np.array_equal(options.indices(axis), exact)
 
 
 def _whole(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
@@ -269,12 +282,13 @@ def _along_axes_nearest(n: NodeView, axes: Sequence[_Axis], options: _Options) -
 
 
 def _indices(n: NodeView, axis: _Axis, options: _Options) -> Value:
-    """The nearest elements: computed where sizes may vary and integers do, else a table."""
+    """The nearest elements: computed where sizes may vary and one division does, else a table."""
     is_floor = axis.given is None and (options.coordinates, options.nearest_mode) == ("asymmetric", "floor")
     if not is_floor or not _varies(axis):
         return n.builder.literal(options.indices(axis), DataType.S64)
-    places = n.cast(n.builder.positions(axis.target), DataType.S64)
-    return n.emit("Divide", n.emit("Multiply", places, _count(axis.size)), _count(axis.target))
+    sizes = [n.cast(_count(size), DataType.F32) for size in (axis.target, axis.size)]
+    places = n.emit("Divide", n.cast(n.builder.positions(axis.target), DataType.F32), n.emit("Divide", *sizes))
+    return n.emit("Minimum", n.cast(places, DataType.S64), _count(axis.size - 1))
 
 
 def _along_axes_weighted(n: NodeView, axes: Sequence[_Axis], options: _Options) -> Value:

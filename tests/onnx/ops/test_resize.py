@@ -37,7 +37,9 @@ def test_nearest(attributes, hosted):
 
 
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
-@pytest.mark.parametrize("size", [{"scales": [1, 1, 0.5, 0.5]}, {"sizes": [1, 2, 7, 5]}, {"scales": [1, 2, 0.6, 1.7]}])
+@pytest.mark.parametrize(
+    "size", [{"scales": [1, 1, 0.5, 0.5]}, {"sizes": [1, 2, 7, 5]}, {"scales": [1, 2, 0.625, 1.75]}]
+)
 def test_ties_between_two_elements(rounding, size):
     assert check_against_evaluator(*resize(mode="nearest", nearest_mode=rounding, **size)) == 0
 
@@ -117,3 +119,51 @@ def test_any_sizes_of_one_compilation(mode, coordinates):
             given = {"x": random_array((1, 2, *size)), "like": np.zeros((1, *target), np.float32)}
             np.testing.assert_allclose(model.run(given)["y"], oracle.run(None, given)[0], atol=2e-5)
         assert model.stats().compilations <= 2
+
+
+def line_model(size, scale=None, target=None, **attributes):
+    """A Resize of (1, 1, size)."""
+    values = [None, None, np.array([1, 1, scale], "float32"), None]
+    if scale is None:
+        values = [None, None, None, np.array([1, 1, target], "int64")]
+    inputs = [np.arange(size, dtype="float32").reshape(1, 1, size), *values[1:]]
+    return node_model("Resize", inputs, constants={2, 3}, opset=19, **attributes)
+
+
+@pytest.mark.parametrize("coordinates", ["half_pixel", "pytorch_half_pixel", "asymmetric"])
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_the_nearest_element_is_that_of_onnx_runtime(coordinates, rounding):
+    """It finds places in f32, where whole numbers and middles come out otherwise than in double precision."""
+    runtime = pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        size = int(rng.integers(2, 300))
+        length = (
+            {"target": int(rng.integers(1, 300))} if number % 2 else {"scale": round(float(rng.uniform(0.3, 4)), 1)}
+        )
+        options = {"coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
+        model, inputs = line_model(size, mode="nearest", **length, **options)
+        session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        [expected] = session.run(None, inputs)
+        for dim in (None, "width"):
+            if dim:
+                model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = dim
+            with gp.onnx.load(model) as loaded:
+                np.testing.assert_array_equal(loaded.run(inputs)["y0"], expected, f"{size} {length}")
+
+
+@pytest.mark.parametrize(("size", "scale", "target"), [(28, 79 / 28, 79), (10, 1.7, 17), (100, 0.29, 29), (3, 0.4, 1)])
+def test_a_size_is_a_product_of_f32(size, scale, target):
+    """As ONNX infers it, though the scale may be a little less than the fraction that was meant."""
+    for dim in (None, "width"):
+        model, inputs = line_model(size, scale, mode="linear")
+        if dim:
+            model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = dim
+        with gp.onnx.load(model) as loaded:
+            assert loaded.run(inputs)["y0"].shape == (1, 1, target)
+
+
+def test_a_scale_that_changes_no_size_changes_nothing():
+    model, inputs = line_model(52, 1.001, mode="nearest", nearest_mode="floor")
+    with gp.onnx.load(model) as loaded:
+        np.testing.assert_array_equal(loaded.run(inputs)["y0"], inputs["x0"])
