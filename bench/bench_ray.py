@@ -1,18 +1,22 @@
 """Question: how much of what two workers can do by themselves is left when Ray Data feeds them?
 
-    python -m bench.bench_ray MODEL [images] [--rounds N]
+    python -m bench.bench_ray MODEL [images] [--rounds N] [--seconds S]
 
 MODEL is an ONNX file with one input of images and a first dimension for rows, such as MobileNetV2. Two processes
 alone run the model on images that they hold, both at once; then two actors of Ray Data run it on as many synthetic
 images as Ray's tasks make, an image as bytes, which the actor converts; in turns. Ray's rates and processor times are
-those between a tenth and nine tenths of the results.
+those between a tenth and nine tenths of the results. Besides, Ray's rate is compared with that of its own two actors
+while they are in the model: where all share two processors, that is what waiting for rows costs. The most private
+memory of an actor is a sample a second, and stands beside what actors declared. Ray's metrics are off.
 """
 
 import argparse
 import multiprocessing
 import os
 import pickle
+import re
 import statistics
+import threading
 import time
 from pathlib import Path
 
@@ -21,15 +25,19 @@ import numpy as np
 import graphpool as gp
 from graphpool.rows import RowFunction
 
-WORKERS, BLOCK = 2, 64
+WORKERS, BLOCK = 2, 256
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def make_images(rows, shape):
-    """A block of images as bytes."""
-    nrows = len(rows["id"])
-    numbers = np.random.default_rng(int(rows["id"][0])).bytes(nrows * int(np.prod(shape)))
-    return {"input": np.frombuffer(numbers, np.uint8).reshape(nrows, *shape)}
+    """A block of images as bytes, each from another place of one random image: making them is not the question."""
+    nbytes = int(np.prod(shape))
+    numbers = np.tile(np.frombuffer(np.random.default_rng(0).bytes(nbytes), np.uint8), 2)
+    images = np.empty((len(rows["id"]), nbytes), np.uint8)
+    for image, number in zip(images, rows["id"], strict=True):
+        start = int(number) * 7919 % nbytes
+        image[:] = numbers[start : start + nbytes]
+    return {"input": images.reshape(-1, *shape)}
 
 
 def work_alone(text, shape, seconds, barrier, found):
@@ -72,26 +80,69 @@ def cpu_times():
     return found
 
 
+class Recorded:
+    """A dataset that notes the memory which actors declare."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def map_batches(self, *args, memory, **options):
+        """As of the dataset."""
+        self.memory = memory
+        return self.rows.map_batches(*args, memory=memory, **options)
+
+
+class MemoryOfActors(threading.Thread):
+    """The most private memory of an actor, sampled until the block ends. Unit: bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.most, self._is_over = 0, threading.Event()
+
+    def run(self):
+        """Take samples."""
+        while not self._is_over.wait(1.0):
+            for folder in Path("/proc").glob("[0-9]*"):
+                try:
+                    if b"ray::MapWorker" in (folder / "cmdline").read_bytes():
+                        sizes = re.findall(r"Private_\w+: +(\d+)", (folder / "smaps_rollup").read_text())
+                        self.most = max(self.most, sum(map(int, sizes)) * 1024)
+                except OSError:
+                    continue
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info):
+        self._is_over.set()
+        self.join()
+
+
 def on_ray(model, shape, count):
-    """Images a second, and processor time for each of actors and of all."""
+    """Images a second, also of the actors while they run; processor time for each of actors and of all; memory."""
     import ray  # not by who collects benchmarks
 
     dataset = ray.data.range(count, override_num_blocks=-(-count // BLOCK))
-    images = dataset.map_batches(make_images, fn_kwargs={"shape": shape}, batch_size=BLOCK)
+    images = Recorded(dataset.map_batches(make_images, fn_kwargs={"shape": shape}, batch_size=BLOCK))
     results = gp.ray.map_batches(
         images, model, columns={model.inputs[0].name: "input"}, workers=WORKERS, batch_size=BLOCK
     )
     done, samples = 0, []
-    for batch in results.iter_batches(batch_size=None, prefetch_batches=1):
-        done += len(next(iter(batch.values())))
-        if done >= count * (1, 9, 11)[len(samples)] / 10:  # all actors are at work from then on, and until then
-            samples.append((done, time.perf_counter(), cpu_times()))
+    with MemoryOfActors() as memory:
+        for batch in results.iter_batches(batch_size=None, prefetch_batches=1):
+            done += len(next(iter(batch.values())))
+            if done >= count * (1, 9, 11)[len(samples)] / 10:  # all actors are at work from then on, and until then
+                samples.append((done, time.perf_counter(), cpu_times()))
     assert done == count
+    assert memory.most <= images.memory
+    print(f"memory of an actor: {memory.most / 2**20:.0f} MiB of {images.memory / 2**20:.0f} MiB declared", flush=True)
+    in_model = float(re.findall(r"single task throughput: ([\d.]+)", results.stats())[-1])
     (before, start_s, start_cpu), (after, end_s, end_cpu) = samples
     used = {key: used_s - start_cpu.get(key, 0.0) for key, used_s in end_cpu.items()}
     actors_s = sum(used_s for (_, is_actor), used_s in used.items() if is_actor)
     count = after - before
-    return count / (end_s - start_s), actors_s / count, sum(used.values()) / count
+    return count / (end_s - start_s), WORKERS * in_model, actors_s / count, sum(used.values()) / count
 
 
 def main():
@@ -101,8 +152,9 @@ def main():
     parser.add_argument("model")
     parser.add_argument("images", type=int, nargs="?", default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each turn of the two processes")
     arguments = parser.parse_args()
-    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_enable_metrics_collection": "0"}
     ray.init(num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     each = arguments.images // arguments.rounds
@@ -111,11 +163,13 @@ def main():
         shape = model.inputs[0].shape[1:]
         text = pickle.dumps(RowFunction(model, columns={model.inputs[0].name: "input"}))
         for _ in range(arguments.rounds):
-            own_rate, own_cpu_s = alone(text, shape, 20.0)
-            rate, actors_s, all_s = on_ray(model, shape, each)
-            rows.append((own_rate, rate, rate / own_rate, own_cpu_s * 1e3, actors_s * 1e3, all_s * 1e3))
+            own_rate, own_cpu_s = alone(text, shape, arguments.seconds)
+            rate, in_model, actors_s, all_s = on_ray(model, shape, each)
+            milliseconds = own_cpu_s * 1e3, actors_s * 1e3, all_s * 1e3
+            rows.append((own_rate, in_model, rate, rate / own_rate, rate / in_model, *milliseconds))
             print("  ".join(f"{value:.4g}" for value in rows[-1]), flush=True)
-    print("own rate, Ray's, ratio; ms of processor time an image: alone, of actors, of all of Ray; medians:")
+    print("rates: alone, of Ray's actors in the model, of Ray; ratios of the third by the first and second;")
+    print("ms of processor time an image: alone, of actors, of all of Ray; medians:")
     print("  ".join(f"{statistics.median(column):.4g}" for column in zip(*rows, strict=True)))
 
 

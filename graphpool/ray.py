@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["deployment", "map_batches"]
 
+_BATCH_NBYTES, _MOST_ROWS = 64 * 2**20, 256
+"""Of a batch, unless the caller says; one run of the model may take more."""
+
 
 class _Worker:
     """What an actor of Ray Data has: the function, from the object store of its machine."""
@@ -74,7 +77,9 @@ def map_batches(
         engines with the options of its engine. The files of its weights are read by each machine at the same path;
         weights that lie in memory go through Ray's object store, once for each machine.
     batch_size : int, optional
-        Rows that an actor takes at a time; by default the most rows of a run.
+        Rows that an actor takes at a time; by default as many runs of the model as have inputs of 64 MiB, and at most
+        256 rows. What Ray does for a batch takes tens of milliseconds: a thousandth of a hundred images, a tenth of
+        one. Blocks of so many rows are handed on without a copy.
     columns, outputs, keep : optional
         Which columns are read, made and handed on: see `graphpool.rows.RowFunction`.
     workers : int or (int, int), optional
@@ -116,7 +121,7 @@ def map_batches(
         import ray
         from ray.data import ActorPoolStrategy, DataContext
     function = RowFunction(model, columns=columns, outputs=outputs, keep=keep, store=store)
-    nrows = function.most_rows if batch_size is None else batch_size
+    nrows = function.rows_within(_BATCH_NBYTES, _MOST_ROWS) if batch_size is None else batch_size
     if not isinstance(nrows, int) or isinstance(nrows, bool) or nrows < 1:
         raise InvalidArgumentError(explain("batch_size", accepted="an int of at least 1", got=repr(batch_size)))
     fixed_nbytes = _worker_nbytes()

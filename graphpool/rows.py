@@ -169,8 +169,12 @@ class RowFunction:
 
     def _run(self, arrays: Arrays, nrows: int) -> dict[str, Any]:
         pieces: list[dict[str, Any]] = []
+        dtypes = {port.name: port.dtype.numpy for port in self.model.inputs if port.dtype is not None}
         for begin, end in self._cut(nrows):
-            inputs = {name: _filled(array[begin:end], self.least_rows) for name, array in arrays.items()}
+            inputs = {
+                name: _filled(array[begin:end], self.least_rows).astype(dtypes.get(name, object), copy=False)
+                for name, array in arrays.items()  # converted by the piece: a batch may take many times a run
+            }
             try:
                 found = self.model.run(inputs)
             except Exception as error:
@@ -205,13 +209,41 @@ class RowFunction:
             The model has sizes that are neither static nor declared.
         """
         peak = self.model.predict_peak()
-        shapes = getattr(peak, "shapes", {port.name: port.shape for port in self.model.inputs})
-        numbers = [(port.dtype, shapes[port.name]) for port in self.model.inputs if port.dtype is not None]
-        inputs: int = sum(prod(shape) * dtype.numpy.itemsize for dtype, shape in numbers)
+        inputs, rows = self._inputs_nbytes(peak)
         results = int(peak) - int(self.model.predict_peak(outputs=False))
-        rows = max(int(next(iter(shapes.values()))[0]), 1)
         least: int = self._worker_model.predict_nbytes()
         return least + 2 * -(-nrows * (inputs + results) // rows)
+
+    def rows_within(self, nbytes: int, most: int) -> int:
+        """Rows of a batch that is worth the call of an engine.
+
+        Parameters
+        ----------
+        nbytes : int
+            Most that its inputs take. Unit: bytes.
+        most : int
+            Most rows.
+
+        Returns
+        -------
+        nrows : int
+            Of whole runs of the model, and of one at least.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The model has sizes that are neither static nor declared.
+        """
+        inputs, rows = self._inputs_nbytes(self.model.predict_peak())
+        step = self.most_rows or 1
+        return max(min(nbytes * rows // max(inputs, 1), most) // step, 1) * step
+
+    def _inputs_nbytes(self, peak: Any) -> tuple[int, int]:
+        """What the inputs of the largest run take, and its rows. Unit: bytes."""
+        shapes = getattr(peak, "shapes", {port.name: port.shape for port in self.model.inputs})
+        numbers = [(port.dtype, shapes[port.name]) for port in self.model.inputs if port.dtype is not None]
+        nbytes = sum(prod(shape) * dtype.numpy.itemsize for dtype, shape in numbers)
+        return nbytes, max(int(next(iter(shapes.values()))[0]), 1)
 
     def __repr__(self) -> str:
         return f"<RowFunction {self.model.name!r}: {', '.join(self.columns)} -> {', '.join(self._outputs.values())}>"
@@ -256,7 +288,7 @@ def _span_of_rows(model: Model) -> tuple[int, int]:
 
 
 def _as_rows(port: ModelPort, column: str, values: Any) -> np.ndarray[Any, Any]:
-    """The rows of a column as one array of the input's type."""
+    """The rows of a column as one array, of the input's type or one that is converted to it."""
     array = np.asarray(values) if hasattr(values, "__array__") else None
     if port.dtype is None:
         return np.asarray(values, object)
@@ -269,7 +301,7 @@ def _as_rows(port: ModelPort, column: str, values: Any) -> np.ndarray[Any, Any]:
             explain(f"column {column!r} for input {port.name!r}", accepted=dtype, got=array.dtype), input_name=port.name
         )
     _check_row(port, column, 0, array.shape[1:])
-    return array.astype(dtype, copy=False)
+    return array
 
 
 def _as_row(port: ModelPort, column: str, number: int, value: Any) -> np.ndarray[Any, Any]:
