@@ -78,8 +78,8 @@ def predict_demand(
     """
     most_rows = 1 if join is None else _most_rows(model, join)
     with suppress(ImportError):
-        for part in ("service", "server"):  # replicas have them
-            import_module(f"graphpool.serve.{part}")
+        import_module("graphpool.serve.service")  # replicas have them
+        import_module("graphpool.serve.server").import_parts()
     peak = model.predict_peak()
     form = model.specialise(peak.shapes if isinstance(peak, RangePeak) else None)
     private = int(peak) + peak.fixed_nbytes + (workers - 1) * form.run_nbytes + parse_nbytes(max_pending)

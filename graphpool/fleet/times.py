@@ -30,17 +30,21 @@ class ServiceTimes:
     Parameters
     ----------
     seconds : mapping of int to float or sequence of float
-        By how many rows a run has, one time or several that were measured. Unit: seconds.
+        By how many rows a run has, one time or several that were measured while all workers ran. Unit: seconds.
+    alone_share : float, default=1.0
+        What a run takes that no other one runs beside, as a share of that; between, it grows with each that runs.
 
     Attributes
     ----------
     rows : tuple of int
         The sizes that are known, ascending.
+    alone_share : float
+        As given.
 
     Raises
     ------
     InvalidArgumentError
-        No size, one below 1, or a time that is not above 0 and finite.
+        No size, one below 1, a time that is not above 0 and finite, or a share that is none.
 
     Notes
     -----
@@ -54,12 +58,16 @@ class ServiceTimes:
     0.032
     """
 
-    def __init__(self, seconds: Mapping[int, float | Sequence[float]]) -> None:
+    def __init__(self, seconds: Mapping[int, float | Sequence[float]], alone_share: float = 1.0) -> None:
         if not hasattr(seconds, "items") or not seconds:
             accepted = "seconds by rows, such as {1: 0.01, 8: 0.03}"
             raise InvalidArgumentError(explain("service times", accepted=accepted, got=brief(seconds)))
         self._seconds = {rows: _sorted(rows, found) for rows, found in sorted(seconds.items())}
         self.rows = tuple(self._seconds)
+        if not isinstance(alone_share, (int, float)) or not 0 < alone_share <= 1:
+            accepted = "above 0, up to 1"
+            raise InvalidArgumentError(explain("alone_share", accepted=accepted, got=brief(alone_share)))
+        self.alone_share = float(alone_share)
 
     def mean_s(self, rows: int) -> float:
         """Mean time of a run.

@@ -14,9 +14,24 @@ if TYPE_CHECKING:
 
     from .service import Service
 
-__all__ = ["serve"]
+__all__ = ["import_parts", "serve"]
 
 _MOST_CONNECTIONS = 1024
+_OPTIONS: dict[str, Any] = {
+    "log_level": "warning", "access_log": False, "ws": "none", "server_header": False, "lifespan": "on",
+    "limit_concurrency": _MOST_CONNECTIONS,
+}  # fmt: skip
+
+
+def import_parts() -> None:
+    """Import what `serve` would when it starts, such as uvloop where it is installed: to know what a replica takes."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        """Is not called."""
+
+    config = uvicorn.Config(app, log_config=None, **_OPTIONS)
+    config.load()
+    config.get_loop_factory()
 
 
 class _Server(uvicorn.Server):
@@ -44,10 +59,7 @@ def serve(service: Service, host: str, port: int, on_start: Callable[[str], None
     listener = socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
     with listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does not, for sockets made elsewhere
-        options: dict[str, Any] = {
-            "log_level": "warning", "access_log": False, "ws": "none", "server_header": False, "lifespan": "on",
-            "limit_concurrency": _MOST_CONNECTIONS, "timeout_graceful_shutdown": math.ceil(service.deadline_s) + 1,
-        }  # fmt: skip
+        options = _OPTIONS | {"timeout_graceful_shutdown": math.ceil(service.deadline_s) + 1}
         name = f"[{host}]" if family == socket.AF_INET6 else host
         on_start(f"http://{name}:{listener.getsockname()[1]}")
         _Server(uvicorn.Config(service.app, **options), service).run([listener])
