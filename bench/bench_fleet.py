@@ -4,9 +4,10 @@
 
 The command ``graphpool serve`` runs a model with two workers; requests come at random times at shares of what it can
 do. The service notes how long each of its runs takes. The simulator is given these times by their rows, without their
-order; what a request takes beside its run, which is the median difference for lone requests; and when requests were
-sent. Requests with 256 rows are joined up to 1,024. With ``--pad-ms`` a run of n requests lasts at least (n + 1) / 2
-times that, most of which it sleeps: other work on the machine then matters less.
+order, as they would be with the other worker at work all the time; how much less a run takes alone; what a request
+takes beside its run, which is the median difference for lone requests; and when requests were sent. Requests with 256
+rows are joined up to 1,024. With ``--pad-ms`` a run of n requests lasts at least (n + 1) / 2 times that, most of which
+it sleeps: other work on the machine then matters less.
 """
 
 import argparse
@@ -165,15 +166,28 @@ def measure(seconds, pad_s):
     }
 
 
+def shares_beside(runs):
+    """Of each run the share of its time during which the other worker ran."""
+    ends = runs[:, 0]
+    starts = ends - runs[:, 2]
+    common = np.minimum(ends[:, None], ends) - np.maximum(starts[:, None], starts)
+    np.fill_diagonal(common, 0)
+    return np.minimum(common.clip(min=0).sum(axis=1) / runs[:, 2], 1)
+
+
 def compare(load, alone, loaded, runs):
     """A row of the table."""
     sent_s, status, taken_s = loaded
     lone_runs = runs[(runs[:, 0] > alone[0][0]) & (runs[:, 0] < alone[0][-1] + alone[2][-1])]
     overhead_s = statistics.median(alone[2]) - statistics.median(lone_runs[:, 2])
     runs = runs[(runs[:, 0] > sent_s[0]) & (runs[:, 0] < (sent_s + taken_s).max())]
-    times = {ROWS * int(count): runs[runs[:, 1] == count, 2].tolist() for count in np.unique(runs[:, 1])}
+    beside, single = shares_beside(runs), runs[:, 1] == 1
+    alone_s, both_s = (np.median(runs[single & chosen, 2]) for chosen in (beside < 0.05, beside > 0.95))
+    alone_share = float(min(alone_s / both_s, 1.0))
+    full_s = runs[:, 2] / (beside + (1 - beside) * alone_share)
+    times = {ROWS * int(count): full_s[runs[:, 1] == count].tolist() for count in np.unique(runs[:, 1])}
     service = Service(
-        times=ServiceTimes(times), workers=WORKERS, most_rows=MOST_ROWS, max_requests=MOST_REQUESTS,
+        times=ServiceTimes(times, alone_share), workers=WORKERS, most_rows=MOST_ROWS, max_requests=MOST_REQUESTS,
         deadline_s=DEADLINE_S, overhead_s=overhead_s,
     )  # fmt: skip
     courses = [simulate(service, sent_s, np.full(len(sent_s), ROWS), seed=seed) for seed in range(COURSES)]
@@ -181,7 +195,7 @@ def compare(load, alone, loaded, runs):
     real = quantiles_ms(taken_s[status == 200])
     told = quantiles_ms(latencies_s[answers == 200])
     row = {"load": load, "requests": len(sent_s), "run_ms": float(np.median(runs[:, 2] / runs[:, 1]) * 1e3)}
-    row["overhead_ms"] = overhead_s * 1e3
+    row |= {"alone_share": alone_share, "overhead_ms": overhead_s * 1e3}
     for name in real:
         row |= {name: real[name], f"simulated_{name}": told[name], f"{name[:3]}_ratio": told[name] / real[name]}
     refused = {"refused_percent": status == 503, "simulated_refused_percent": answers == 503}

@@ -139,7 +139,7 @@ def measure_times(
     most_rows : int, default=1
         Up to which rows are timed, at powers of two and there.
     workers : int, default=1
-        Runs at once, so that times tell how they slow one another.
+        Runs at once, so that times tell how they slow one another; with several the largest size is timed alone too.
     seconds : float, default=1.0
         To spend on each size. Unit: seconds.
 
@@ -164,21 +164,29 @@ def measure_times(
         inputs[rows] = random_inputs(model, shapes)
         model.run(inputs[rows])
     found: dict[int, list[float]] = {rows: [] for rows in sizes}
+    alone: list[float] = []
     barrier = threading.Barrier(workers)
 
-    def work() -> None:
+    def turn(rows: int, times: list[float]) -> None:
+        end = time.perf_counter() + _SECONDS_OF_TURN
+        start = time.perf_counter()
+        while start < end:
+            model.run(inputs[rows])
+            now = time.perf_counter()
+            times.append(now - start)
+            start = now
+
+    def work(number: int) -> None:
         for _ in range(max(round(seconds / _SECONDS_OF_TURN), 1)):
             for rows in sizes:
                 barrier.wait()
-                end = time.perf_counter() + _SECONDS_OF_TURN
-                start = time.perf_counter()
-                while start < end:
-                    model.run(inputs[rows])
-                    now = time.perf_counter()
-                    found[rows].append(now - start)
-                    start = now
+                turn(rows, found[rows])
+            barrier.wait()
+            if number == 0 and workers > 1:
+                turn(sizes[-1], alone)
 
     with ThreadPoolExecutor(workers) as threads:
-        for job in [threads.submit(work) for _ in range(workers)]:
+        for job in [threads.submit(work, number) for number in range(workers)]:
             job.result()
-    return ServiceTimes(found)
+    share = float(np.median(alone) / np.median(found[sizes[-1]])) if alone else 1.0
+    return ServiceTimes(found, min(share, 1.0))

@@ -99,11 +99,15 @@ def test_joined_requests():
     assert_mean(replicate(service, rate, mean_wait), waiting / rate)
 
 
-def test_overhead_is_a_queue_before_the_queue():
-    """One that is fast before one that is not: the mean of the first is that of M/D/1."""
-    service = Service(times=ServiceTimes({1: 1e-6}), workers=50, overhead_s=1.0, **FOR_EVER)
-    assert_mean(replicate(service, 0.6, mean_wait), 1 + 0.6 / (2 * 0.4))
+def test_overhead_is_a_queue_before_and_behind_the_run():
+    """Half a second to read and half a second to write, one request at a time, as they come."""
+    service = Service(times=ServiceTimes({1: 0.01}), workers=50, overhead_s=1.0, **FOR_EVER)
+    answers = simulate(service, [0.0, 0.1, 0.9])
+    # read until 0.5, 1.0, 2.0; written from 0.51, when the second one is being read already: until 1.5, 2.5, 3.0
+    assert answers.latency_s.tolist() == pytest.approx([1.5, 2.4, 2.1])
     assert service.capacity_per_s == 1.0
+    late = simulate(service, poisson_arrivals(2.0, 2000)).latency_s  # twice what it can do: half of the time is waiting
+    assert late[-1] == pytest.approx(1000, rel=0.1)
 
 
 def test_the_replica_with_the_fewest_requests_is_next_and_of_equal_ones_that_used_the_longest_ago():
@@ -163,3 +167,24 @@ def test_no_request_has_no_quantile():
     answers = simulate(Service(times=ServiceTimes({1: 1.0})), [])
     assert math.isnan(answers.quantile_ms(0.5))
     assert answers.count(200) == 0
+
+
+def test_runs_of_a_replica_slow_one_another():
+    """Two at once take 10 ms, one by itself 6: the second begins behind 3 ms, when the first has half left."""
+    service = Service(times=ServiceTimes({1: 0.010}, alone_share=0.6), workers=2)
+    answers = simulate(service, [0.0, 0.003])
+    np.testing.assert_allclose(answers.latency_s, [0.003 + 0.005, 0.005 + 0.6 * 0.005], rtol=1e-9)
+    alone = simulate(service, [0.0, 1.0])
+    np.testing.assert_allclose(alone.latency_s, [0.006, 0.006], rtol=1e-9)
+
+
+def test_answers_of_one_run_are_written_one_after_another():
+    service = Service(times=ServiceTimes({1: 0.010, 2: 0.010}), most_rows=2, join_delay_s=0.1, overhead_s=0.004)
+    answers = simulate(service, [0.0, 0.0])  # read until 2 and 4 ms, run until 14, written until 16 and 18
+    np.testing.assert_allclose(answers.latency_s, [0.016, 0.018], rtol=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, "half", float("nan")])
+def test_shares_of_time_are_checked(share):
+    with pytest.raises(gp.InvalidArgumentError, match="alone_share"):
+        ServiceTimes({1: 0.1}, alone_share=share)
