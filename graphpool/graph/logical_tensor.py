@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from .._sizes import as_size, is_variable
+from .._sizes import as_size, dense_layout, is_variable
 from ..errors import InvalidArgumentError, InvalidShapeError, brief, explain
 from ..typing import MAX_NDIM, UNKNOWN_DIM, DataType, LayoutType, PropertyType, dense_strides
 from .backend import opaque_nbytes
@@ -108,9 +108,9 @@ class LogicalTensor:
         put(self, "layout", kind)
         prop = property if type(property) is PropertyType else _member(_PROPERTIES, property, "property", id)
         put(self, "property", prop)
-        dims = None if shape is None else _check_shape(shape, id)
+        dims, steps = _checked_layout(id, shape, kind, strides)
         put(self, "shape", dims)
-        put(self, "strides", _complete_strides(id, dims, kind, strides))
+        put(self, "strides", steps)
         if (kind is LayoutType.OPAQUE) != (layout_id is not None):
             raise InvalidArgumentError(
                 explain(
@@ -188,8 +188,7 @@ class LogicalTensor:
         if self.value is not None or self.property is PropertyType.HOST_SCALAR:
             return self.replace(shape=shape)
         put, other = object.__setattr__, object.__new__(LogicalTensor)
-        dims = None if shape is None else _check_shape(shape, self.id)
-        strides = _complete_strides(self.id, dims, self.layout, None)
+        dims, strides = _checked_layout(self.id, shape, self.layout, None)
         put(other, "id", self.id)
         put(other, "dtype", self.dtype)
         put(other, "layout", self.layout)
@@ -383,6 +382,18 @@ def _member(table: dict[str, Any], value: object, what: str, tensor_id: int) -> 
         message = explain(f"tensor {tensor_id}: unknown {what}", accepted=", ".join(table), got=brief(value))
         raise InvalidArgumentError(message, tensor_id=tensor_id)
     return member
+
+
+def _checked_layout(
+    tensor_id: int, shape: Sequence[int] | None, layout: LayoutType, strides: Sequence[int] | None
+) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """The shape and the strides of a tensor; raises for those that no tensor has."""
+    if layout is LayoutType.STRIDED and strides is None:
+        found = dense_layout(shape, _LIMIT)
+        if found is not None and len(found) <= MAX_NDIM:
+            return shape, found  # type: ignore[return-value]  # a tuple
+    dims = None if shape is None else _check_shape(shape, tensor_id)
+    return dims, _complete_strides(tensor_id, dims, layout, strides)
 
 
 def _check_shape(shape: Sequence[int], tensor_id: int) -> tuple[int, ...]:

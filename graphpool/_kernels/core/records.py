@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import struct
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -185,8 +184,8 @@ def _declared(fields: str) -> list[tuple[str, str, tuple[int, ...]]]:
     for declaration in fields.strip("{} ").split(";")[:-1]:
         kind, declarators = declaration.split(maxsplit=1)
         for declarator in declarators.split(","):
-            name, *sizes = re.findall(r"\w+", declarator)
-            found.append((kind, name, tuple(map(int, sizes))))
+            name, *sizes = declarator.replace("]", "").split("[")
+            found.append((kind, name.strip(), tuple(map(int, sizes))))
     return found
 
 

@@ -49,6 +49,8 @@ def integers_of(lowering: Lowering, op: Op) -> Value:
 
 def scaled(region: Region, group: AnchorGroup, sums: Any) -> Any:
     """Sums of integer products times the scales of both operands; other sums as they are."""
+    if not group.dequantized:
+        return sums
     scales, given = (
         scales_of(group.dequantized),
         [dynamic_numbers(op)[0] for op in group.dequantized.values() if op.inputs[1:]],

@@ -145,7 +145,7 @@ class Value(NamedTuple):
     def with_hints(self) -> Value:
         """The same memory with the sizes that there are now as plain numbers."""
         shape, strides = tuple(map(hint_of, self.shape)), tuple(map(hint_of, self.strides))
-        return self._replace(shape=shape, strides=strides, offset=hint_of(self.offset))
+        return Value(self.dtype, shape, strides, self.buffer, hint_of(self.offset), self.layout)
 
     def squeezed(self, axis: int) -> Value:
         """The same memory without an axis of size 1."""

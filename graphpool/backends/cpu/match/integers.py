@@ -144,8 +144,6 @@ def exact_depth(dequantized: Mapping[int, Op]) -> int:
 
 
 def scales_of(dequantized: Mapping[int, Op]) -> np.ndarray[Any, Any]:
-    """The product of both operands' scales that are known, in float64, one or one for each column."""
-    if not dequantized:
-        return np.ones(1)
+    """The product of the scales of operands (at least one) that are known, in float64: one, or one for each column."""
     (first,), *others = (dequantized[port].attrs.get("scales", [1.0]) for port in sorted(dequantized))
     return np.multiply(others[0] if others else [1.0], float(first))
