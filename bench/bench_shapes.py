@@ -3,11 +3,12 @@
     python -m bench.bench_shapes FILE --dim past=128:192 [--dim batch=1] [--threads 2] [--json]
     python -m bench.bench_shapes FILE --dim batch=1:9 --dim tokens=5:201 --requests 300 [--seed 0]
 
-FILE is an ONNX model with named dimensions. A range takes all sizes from the first to before the last, one shape each;
-other named dimensions take the size given, 1 by default. Each shape is run four times, each time on arrays of its own:
-the first run less the median of the others is what the shape costs. With ``--requests`` each of so many requests has
-sizes at random from all ranges, and is run once: the total without the first one, which loads the model, and how much
-memory the process holds more than after it. onnxruntime runs beside, in turns, where it is installed.
+FILE is an ONNX model with named dimensions. A range takes all sizes from the first to before the last, one shape
+each; other named dimensions take the size given, 1 by default. Each shape is run four times, each time on arrays of
+its own, right behind a run of the shape before it, so that threads are awake: the first run less the median of the
+others is what the shape costs. With ``--requests`` each of so many requests has sizes at random from all ranges, and
+is run once: the total without the first one, which loads the model, and how much memory the process holds more than
+after it. onnxruntime runs beside, in turns, where it is installed.
 """
 
 import argparse
@@ -51,9 +52,10 @@ def timed(run, *args):
     return (time.perf_counter() - start) * 1e3
 
 
-def first_and_others(run, arrays, times=4):
-    """Milliseconds of the first run of a shape, and the median of the others."""
+def first_and_others(run, arrays, before, times=4):
+    """Milliseconds of the first run of a shape, behind a run on arrays of another, and the median of the others."""
     copies = [{name: array.copy() for name, array in arrays.items()} for _ in range(times)]
+    run(before)
     first, *others = (timed(run, given) for given in copies)
     return first, statistics.median(others)
 
@@ -74,23 +76,28 @@ def measure(path, dims, threads):
     rng, count = np.random.default_rng(0), max(map(len, dims.values()), default=1)
     session = onnxruntime_session(path, threads)
     with gp.Engine("cpu", threads=threads) as engine, gp.onnx.load(path, engine=engine) as model:
-        firsts, costs, works, peers = [], [], [], []
+        costs, works, peers, last = [], [], [], None
         for k in range(count):
             sizes = {name: values[min(k, len(values) - 1)] for name, values in dims.items()}
             arrays = inputs_of(model, sizes, rng)
-            before = model.stats().compilations
-            first, work = first_and_others(model.run, arrays)
-            (costs if model.stats().compilations == before else firsts).append(first - work)
-            works.append(work)
-            if session is not None:
-                peers.append(first_and_others(lambda given: session.run(None, given), arrays))
+            if last is None:
+                compiled_ms, compilations = timed(model.run, arrays), model.stats().compilations
+            else:
+                first, work = first_and_others(model.run, arrays, last)
+                if model.stats().compilations == compilations:
+                    costs.append(first - work)
+                compilations = model.stats().compilations
+                works.append(work)
+                if session is not None:
+                    peers.append(first_and_others(lambda given: session.run(None, given), arrays, last))
+            last = arrays
         row = {
             "model": model.name,
             "shapes": count,
             "compilations": model.stats().compilations,
-            "compiled_shape_ms": statistics.median(firsts),
+            "first_run_ms": compiled_ms,
             "new_shape_ms": statistics.median(costs) if costs else None,
-            "work_ms": statistics.median(works),
+            "work_ms": statistics.median(works) if works else None,
         }
         if peers:
             row["onnxruntime_new_ms"] = statistics.median([first - work for first, work in peers])

@@ -48,6 +48,9 @@ cdef class FormRun:
     cdef bint uses_blas
     cdef object host_budget
     cdef int64_t number         # in this process, from 1
+    cdef object offsets         # of what lies in the arena: key -> bytes
+    cdef dict places            # key -> number among addresses
+    cdef list programs          # of all steps; None where some step has none
     cdef FrameStore frames      # of all forms that were made of one compilation
     cpdef dict run(self, inputs, outputs=*, held=*)
     cdef object _use(self, inputs, dict given, work)
@@ -59,6 +62,7 @@ cdef class FormRun:
     cdef Lease _lease(self, dict given)
     cdef Frame _take_results(self, Lease lease, dict given, dict fresh)
     cdef Frame _take_frame(self, Lease lease)
+    cdef int _set_up_for(self, Frame frame) except -1
     cdef int _give_back(self, Frame frame) except -1
     cdef int _bind(self, Frame frame, inputs, dict given, dict fresh) except -1
     cdef dict _collect(self, Frame frame, dict given)

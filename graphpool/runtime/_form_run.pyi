@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 from graphpool.memory._arrays import ArrayAllocator
 
 from ._form_sizes import SizedArrays
+from ._program import Program
 from ._result_arrays import ResultArrays
 from ._step_call import Addresses
 from .form_plan import FormPlan
@@ -44,7 +45,15 @@ class FormRun:
         arenas: SharedArenas,
         host_budget: HostBudget | None,
     ) -> None: ...
-    def size(self, other: FormRun, arrays: SizedArrays, plan: FormPlan, uses_blas: bool) -> None: ...
+    def size(
+        self,
+        other: FormRun,
+        arrays: SizedArrays,
+        plan: FormPlan,
+        uses_blas: bool,
+        places: dict[int, int],
+        programs: list[Program] | None,
+    ) -> None: ...
     def clear(self) -> None: ...
     def end(self) -> None: ...
     def run(

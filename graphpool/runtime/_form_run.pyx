@@ -119,7 +119,7 @@ cdef class FormRun:
         self.names, self.bound = [names[i] for i in made], tuple(bound)
         self.results, self.arenas, self.host_budget = results, arenas, host_budget
 
-    def size(self, FormRun other not None, arrays not None, plan, bint uses_blas):
+    def size(self, FormRun other not None, arrays not None, plan, bint uses_blas, dict places, list programs):
         """Run as another one, for these sizes.
 
         Parameters
@@ -129,8 +129,13 @@ cdef class FormRun:
         plan : FormPlan
         uses_blas : bool
             Whether every run does.
+        places : dict
+            Number among addresses of each key of the plan's offsets.
+        programs : list of Program or None
+            Of the steps, where each is a `StepCall`.
         """
         cdef Py_ssize_t k
+        self.offsets, self.places, self.programs = plan.offsets, places, programs
         self.inputs, self.ids, self.names, self.outputs = other.inputs, other.ids, other.names, other.outputs
         self.targets, self.made, self.passing, self.bound = other.targets, other.made, other.passing, other.bound
         self.results, self.arenas, self.host_budget = other.results, other.arenas, other.host_budget
@@ -291,11 +296,23 @@ cdef class FormRun:
             frame = self._make_frame(address)
         if frame.form != self.number:
             frame.form = 0
-            frame.calls.clear()
-            self._set_up(frame)
+            self._set_up_for(frame)
             frame.form = self.number
         frame.lease = lease
         return frame
+
+    cdef int _set_up_for(self, Frame frame) except -1:
+        """Let a frame be for these sizes: where all is programs, its calls stay, and run others."""
+        cdef Py_ssize_t k
+        if self.programs is None or not frame.calls:
+            frame.calls.clear()
+            self._set_up(frame)
+            return 0
+        for key in self.offsets:
+            frame.addresses.put(self.places[key], frame.address + self.offsets[key])
+        for k in range(len(self.programs)):
+            (<StepCall?>frame.calls[k]).program = self.programs[k]
+        return 0
 
     cdef int _give_back(self, Frame frame) except -1:
         """Forget the arrays of a run, which belong to the caller, and release the arena."""

@@ -246,6 +246,7 @@ class Executable(ResizableForm):
             return None
         other = object.__new__(Executable)
         other._become(self, not exactly and layout is None)
+        other.form = self.form  # which trips of loops read
         other._tensors, other._values, other._plain, other._described = tensors, values, None, None
         made = iter(programs)
         other._programs = [None if step.compiled is None else next(made) for step in self._steps]
@@ -292,13 +293,14 @@ class Executable(ResizableForm):
 
     def can_repeat(self, ports: LoopPorts, inputs: Mapping[str, Any]) -> bool:
         """Whether a trip of a loop is calls of kernels alone, and leaves states as it found them but for elements."""
+        for source, target in ports.states:
+            array, found = inputs[source], self.output(target)
+            if found != (array.shape, array.dtype) or not array.flags.c_contiguous:
+                return False
         names = (*(name for _, name in ports.states), *(name for name, _ in ports.rows))
         if not self.runner.can_repeat([name for name in (*names, ports.check) if name is not None]):
             return False
-        states = [(inputs[source], self.output(target)) for source, target in ports.states]
-        return all(self.output(name) is not None for name, _ in ports.rows) and all(
-            found == (array.shape, array.dtype) and array.flags.c_contiguous for array, found in states
-        )
+        return all(self.output(name) is not None for name, _ in ports.rows)
 
     def repeat(
         self,

@@ -195,7 +195,7 @@ class _Run:
         self._arrays = ArrayAllocator(model.engine.host_budget, f"loop {loop.label!r}")
         self._targets = list(targets[: len(states)])
         self._buffers: dict[int, tuple[Any, Any]] = {}
-        self._done, self._is_ended = 0, False
+        self._done, self._most, self._is_ended = 0, 0, False
         pairs = zip(loop.rows, self._ports.rows, targets[len(states) :], strict=True)
         self._rows = [_Rows(loop.label, row, is_turned, target, self._arrays) for row, (_, is_turned), target in pairs]
 
@@ -204,29 +204,32 @@ class _Run:
         initial = list(self._states)
         for rows in self._rows:
             rows.most = most
+        self._most = most
+        repeat, spend, label = self._model.repeat, self._loop.budget.spend, self._loop.label
         while self._done < most and not self._is_ended:
             before = self._done
-            self._model.repeat(self._inputs(most), lambda form, inputs: self._advance(form, inputs, most))
-            self._loop.budget.spend(self._done - before, self._loop.label)
+            repeat(self._inputs(), self._advance)
+            spend(self._done - before, label)
         found = zip(self._states, initial, self._targets, strict=True)
         kept = [self._arrays.call(np.array, now) if now is own and to is None else now for now, own, to in found]
         return kept + [rows.result(self._done) for rows in self._rows]
 
-    def _inputs(self, most: int) -> dict[str, Any]:
+    def _inputs(self) -> dict[str, Any]:
         """Inputs of the next trip."""
-        ports = self._ports
-        found = {name: value for (name, _), value in zip(ports.states, self._states, strict=True)}
+        ports, found = self._ports, dict(self._outer)
+        for (name, _), value in zip(ports.states, self._states, strict=True):
+            found[name] = value
         for (name, is_turned), array in zip(ports.scanned, self._scanned, strict=True):
-            found[name] = array[most - 1 - self._done if is_turned else self._done, ...]
+            found[name] = array[self._most - 1 - self._done if is_turned else self._done, ...]
         if ports.counter is not None:
             found[ports.counter] = np.empty((0, self._done), bool) if ports.is_extent else np.array(self._done)
-        return {**found, **self._outer}
+        return found
 
-    def _advance(self, form: Executable, inputs: dict[str, Any], most: int) -> None:
+    def _advance(self, form: Executable, inputs: dict[str, Any]) -> None:
         """Make the next trips on a form: as many as can be without Python, or one."""
         ports = self._ports
         if not ports.is_extent and form.can_repeat(ports, inputs):
-            self._repeat(form, inputs, min(most - self._done, _CHUNK_TRIPS))
+            self._repeat(form, inputs, min(self._most - self._done, _CHUNK_TRIPS))
             return
         results = self._arrays.call(form.run, inputs)
         for rows, (name, _) in zip(self._rows, ports.rows, strict=True):

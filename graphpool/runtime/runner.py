@@ -58,6 +58,8 @@ class Runner(FormRun, SharesFirst):
         self._budget = stream.engine.budget
         self._calls_blas: bool | None = None
         self._first = None
+        self._numbers: dict[int, int] = {}
+        self._ports: list[StepPorts | None] = []
         sized = [i for i in self._targets if is_plain(described.get(i))]
         bound, passing = self._split(described, sized)
         host_budget = form.host_budget if any(step.function is not None for step in steps) else None
@@ -71,7 +73,7 @@ class Runner(FormRun, SharesFirst):
         bound = (*(i for i in {*form.inputs.values()} if is_plain(described.get(i))), *sized)
         scratch = [~number for number in range(len(steps))]
         keys = dict.fromkeys((*bound, *form.constants, *between, *scratch))
-        self._numbers: dict[int, int] = {key: number for number, key in enumerate(keys)}
+        self._numbers = {key: number for number, key in enumerate(keys)}
         plain = [step for step in steps if step.compiled is None or step.compiled.program is None]
         read = {i for step in plain for i in (*step.inputs, *step.outputs)}
         self._seen, self._values_read = read.intersection(between), tuple(read.union(form.outputs.values()))
@@ -103,7 +105,9 @@ class Runner(FormRun, SharesFirst):
         other = type(self).__new__(type(self))
         other._first = self
         other._described, other._plan, other._programs = described, plan, programs
-        other.size(self, arrays, plan, self._uses_blas(programs))
+        are_calls = bool(self._ports) and all(self._ports)
+        plain = [program for program in programs if program is not None] if are_calls else None
+        other.size(self, arrays, plan, self._uses_blas(programs), self._numbers, plain)
         return other
 
     def _uses_blas(self, programs: Sequence[Program | None]) -> bool:
@@ -128,8 +132,9 @@ class Runner(FormRun, SharesFirst):
 
     def can_repeat(self, outputs: Iterable[str]) -> bool:
         """Whether kernels run all of it, and these outputs have places in memory."""
-        places = [self._form.outputs[name] for name in outputs]
-        return all(self._ports) and all(i in self._numbers for i in places)
+        first = self._first or self
+        numbers, ids = first._numbers, first._form.outputs
+        return all(first._ports) and all(ids[name] in numbers for name in outputs)
 
     def repeat(self, places: TripPlaces, most: int, time_ns: int) -> tuple[int, bool, list[Any]]:
         """Trips of a loop, see `Executable.repeat`."""

@@ -1,5 +1,6 @@
 """What a shape costs that a model has not seen: calls of Python, plans of memory, compilations."""
 
+import gc
 import random
 import sys
 from itertools import combinations, pairwise
@@ -9,6 +10,7 @@ import pytest
 
 import graphpool as gp
 from graphpool._size_program import Numbers
+from graphpool.runtime._form_run import Frame
 from graphpool.runtime.variable_partition import Plan, VariablePartition
 from tests.cases.unknown_sizes import DynamicModel
 
@@ -114,6 +116,22 @@ def test_few_compilations_serve_all_sizes(engine, case, most):
             arrays = case.arrays(sizes, rng)
             with case.load(engine, sizes) as fixed:
                 np.testing.assert_array_equal(model.run(arrays)["y"], fixed.run(arrays)["y"])
+
+
+def count_frames():
+    return sum(type(found) is Frame for found in gc.get_objects())
+
+
+def test_forms_of_one_compilation_share_what_runs_keep(engine):
+    case, rng = mlp(), np.random.default_rng(5)
+    gc.collect()
+    before = count_frames()
+    with case.load(engine) as model:
+        for n in (1000, 40, 700, 2000, 41, 39, 1999, 40):
+            model.run(case.arrays({"n": n}, rng))
+        assert model.stats().forms == 7
+        assert count_frames() - before <= model.stats().compilations
+    assert count_frames() == before
 
 
 def test_sizes_that_grow_share_plans(engine, monkeypatch):
