@@ -344,8 +344,8 @@ class Executable(ResizableForm):
 
     def shape_of(self, output: str) -> tuple[int, ...] | None:
         """Shape of an output; None where it follows from contents."""
-        tensor = self._tensors.get(self.form.outputs[output])
-        return tensor.shape if tensor is not None and is_plain(tensor) else None
+        known = self._arrays.get(self.form.outputs[output])
+        return None if known is None else known.shape
 
     def check_room(self, outputs: Iterable[str]) -> int:
         """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""

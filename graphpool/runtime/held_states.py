@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass, field, replace
 from graphpool.errors import InvalidShapeError, StateError, explain
+from graphpool.fork import cached_property
 from graphpool.typing import dense_strides
 
 from .model_step import is_plain
@@ -58,6 +59,11 @@ class HeldState:
         """An axis for messages."""
         dim = self.dims[axis]
         return f"{dim} (dimension {axis})" if isinstance(dim, str) else f"dimension {axis}"
+
+    @property
+    def strides(self) -> list[int]:
+        """Of views of its memory. Unit: bytes."""
+        return [stride * self.dtype.numpy.itemsize for stride in dense_strides(self.capacity)]
 
     def check(self, shape: Sequence[int]) -> None:
         """Raise unless a result of this shape can stay and be the next run's input.
@@ -127,7 +133,7 @@ class HeldStates:
         """Memory of all at their largest. Unit: bytes."""
         return sum(state.nbytes for state in self.states)
 
-    @property
+    @cached_property
     def dims(self) -> dict[Any, Any]:
         """Of `shapes`: equal names are one size, as with inputs."""
         named = (
@@ -135,7 +141,7 @@ class HeldStates:
         )
         return {SizeName("capacity", s.input): tuple(dims) for s, dims in zip(self.states, named, strict=True)}
 
-    @property
+    @cached_property
     def shapes(self) -> dict[Any, tuple[int, ...]]:
         """The capacities by names that no input has."""
         return {SizeName("capacity", state.input): state.capacity for state in self.states}

@@ -86,6 +86,12 @@ class Session:
             for dim, size in zip(state.dims, state.capacity, strict=True)
             if isinstance(dim, str)
         }
+        self._named = [
+            (state.input, axis, dim)
+            for state in held.states
+            for axis, dim in enumerate(state.dims)
+            if isinstance(dim, str) and axis not in state.growing
+        ]
         self._content = _EMPTY
         doubled = [state.input for state in held.states if not state.growing]
         self._start(held, StateBuffers(held, model.engine.budget, f"state of {model.name}", doubled))
@@ -176,8 +182,8 @@ class Session:
 
     def _take(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs that are no states, checked."""
-        named = next((name for name in self._held.inputs if hasattr(inputs, "keys") and name in inputs), None)
-        if named is not None:
+        if hasattr(inputs, "keys") and not self._held.inputs.isdisjoint(inputs):
+            named = min(self._held.inputs.intersection(inputs))
             raise InvalidArgumentError(
                 explain(f"input {named!r} is a state of the session", hint="leave it out; restore() sets states"),
                 input_name=named,
@@ -191,6 +197,8 @@ class Session:
             if port.shape is not None and isinstance(arrays[port.name], np.ndarray):
                 dims = zip(port.shape, arrays[port.name].shape, strict=True)
                 sizes.update((dim, size) for dim, size in dims if isinstance(dim, str))
+        if length is None and self._fits(sizes):
+            return dict(self._content.shapes)
         return {
             state.input: tuple(
                 self._size(state, axis, sizes) if length is None or axis not in state.growing else length
@@ -198,6 +206,12 @@ class Session:
             )
             for state in self._held.states
         }
+
+    def _fits(self, sizes: Mapping[str, int]) -> bool:
+        """Whether states are as they are, and inputs say nothing else of them."""
+        shapes = self._content.shapes
+        named = ((shapes[name][axis], sizes[dim]) for name, axis, dim in self._named if dim in sizes)
+        return bool(shapes) and all(now == size for now, size in named)
 
     def _size(self, state: HeldState, axis: int, sizes: Mapping[str, int]) -> int:
         """One size of a state: what it has, else what inputs say of it."""
@@ -236,10 +250,11 @@ class Session:
         shapes: Mapping[str, tuple[int, ...]],
     ) -> dict[str, Any]:
         executable, buffers, left = use.executable, self._buffers, dict(shapes)
+        appended = executable.appended
         sides = {state.input: self._content.sides.get(state.input, 0) for state in self._held.states}
         held: dict[str, Any] = {}
         for state in self._held.states:
-            if state.output not in executable.appended:
+            if state.output not in appended:
                 buffers.double(state)
                 sides[state.input] = 1 - sides[state.input]
             shape = executable.shape_of(state.output)
@@ -322,7 +337,7 @@ class Session:
         with self._use():
             other = Session.__new__(Session)
             other.model, other.states, other._content = self.model, dict(self.states), self._content
-            other._given, other._capacity = self._given, self._capacity
+            other._given, other._capacity, other._named = self._given, self._capacity, self._named
             other._start(self._held, self._buffers)
             return other
 

@@ -10,7 +10,6 @@ import numpy as np
 from graphpool._dataclasses import dataclass
 from graphpool.fork import Locked
 from graphpool.memory._arrays import ArrayAllocator
-from graphpool.typing import dense_strides
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -66,6 +65,7 @@ class StateBuffers(Locked):
         self._allocator = ArrayAllocator(budget, holder)
         sizes = [state.nbytes for state in states.states]
         self._allocator.reserve(sum(sizes) + sum(state.nbytes for state in states.states if state.input in doubled))
+        self._strides = {state.input: state.strides for state in states.states}
         self._sides: tuple[dict[str, Any], ...] = (
             {state.input: self._allocate(state) for state in states.states},
             {state.input: self._allocate(state) for state in states.states if state.input in doubled},
@@ -96,9 +96,7 @@ class StateBuffers(Locked):
 
     def view(self, state: HeldState, side: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """A state of this shape in one of its buffers."""
-        dtype = state.dtype.numpy
-        strides = [stride * dtype.itemsize for stride in dense_strides(state.capacity)]
-        return np.ndarray(shape, dtype, self._sides[side][state.input], strides=strides)
+        return np.ndarray(shape, state.dtype.numpy, self._sides[side][state.input], strides=self._strides[state.input])
 
     def clear(self) -> None:
         """Let states that do not grow be zeros."""

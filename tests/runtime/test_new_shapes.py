@@ -64,6 +64,26 @@ def test_a_new_shape_makes_nothing_for_each_port(engine):
     assert many - few < 4 * 40
 
 
+def calls_of_a_word(count, engine):
+    """In a session of so many caches, of a length that is new."""
+    nodes = [Node("Concat", [f"past{k}", "x"], [f"present{k}"], axis=0) for k in range(count)]
+    pasts = {f"past{k}": ("f", "p", 8) for k in range(count)}
+    case = DynamicModel(
+        (*nodes, Node("Relu", ["x"], ["y"])), {"x": ("f", 1, 8), **pasts},
+        {"y": 2, **{f"present{k}": 2 for k in range(count)}}, {}, {"p": (0, 40)},
+    )  # fmt: skip
+    states, word = {f"present{k}": f"past{k}" for k in range(count)}, {"x": np.ones((1, 8), np.float32)}
+    with case.load(engine) as model, model.session(states, {"p": 40}) as session:
+        found = [count_calls(lambda: session.run(word)) for _ in range(6)]
+        assert session.length == 6
+    return min(found[2:])
+
+
+def test_a_word_in_a_session_describes_no_state(engine):
+    few, many = (calls_of_a_word(count, engine) for count in (4, 24))
+    assert many - few < 20 * 10
+
+
 def mlp():
     rng = np.random.default_rng(1)
     sizes = (24, 512, 640, 40)
