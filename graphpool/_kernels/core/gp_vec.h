@@ -82,6 +82,27 @@ GP_INLINE gp_vf gp_load_part(const float *from, int64_t n, float fill)
 #endif
 }
 
+/* Elements low up to high, of which either may lie beyond the vector; the other lanes hold `fill`, and are not read. */
+GP_INLINE gp_vf gp_load_between(const float *from, int64_t low, int64_t high, float fill)
+{
+    low = low < 0 ? 0 : low;
+    high = high > GP_VL ? GP_VL : high;
+    if (low >= high)
+        return gp_splat(fill);
+#if defined(__AVX512F__)
+    return _mm512_mask_loadu_ps(gp_splat(fill), (__mmask16)((1u << high) - (1u << low)), from);
+#elif defined(__AVX2__)
+    const __m256i is_read = (__m256i)((GP_LANE_NUMBERS >= (int32_t)low) & (GP_LANE_NUMBERS < (int32_t)high));
+    const __m256 v = _mm256_maskload_ps(from, is_read);
+    return __builtin_constant_p(fill) && fill == 0 ? v : _mm256_blendv_ps(gp_splat(fill), v, (__m256)is_read);
+#else
+    gp_vf v = gp_splat(fill);
+    for (int64_t i = low; i < high; i++)
+        v[i] = from[i];
+    return v;
+#endif
+}
+
 /* Every step-th element, GP_VL of them; with step 2 one more may be read. */
 GP_INLINE gp_vf gp_load_steps(const float *from, const int64_t step)
 {
@@ -156,6 +177,32 @@ GP_INLINE gp_vmask gp_vequal(gp_vf a, gp_vf b)
     return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_EQ_OQ);
 #else
     return a == b;
+#endif
+}
+
+/* Where a or b is NaN. */
+GP_INLINE gp_vmask gp_vunordered(gp_vf a, gp_vf b)
+{
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q);
+#elif defined(__AVX2__)
+    return (gp_vi)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q);
+#else
+    return (a != a) | (b != b);
+#endif
+}
+
+GP_INLINE int gp_is_any(gp_vmask mask)
+{
+#if defined(__AVX512F__)
+    return mask != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps((__m256)mask) != 0;
+#else
+    int32_t any = 0;
+    for (int i = 0; i < GP_VL; i++)
+        any |= mask[i];
+    return any != 0;
 #endif
 }
 

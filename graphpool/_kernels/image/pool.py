@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["pooling"]
 
-_LINES = number("GP_POOL_LINES")
-"""Channels whose lines are filled together."""
+_LINES = number("GP_POOL_ROWS")
+"""Rows of results whose lines are filled together."""
 
 _SHORT_LINE = 4096
 """Elements of a line up to which its padding is of no matter."""
@@ -91,5 +91,5 @@ def _is_sparse(window: Window) -> bool:
 
 
 def _line_elements(window: Window) -> int:
-    """Room for the lines of a row, and a vector more each."""
-    return _LINES * ((window.src[2] if _is_sparse(window) else _reach(window)) + MOST_LANES)
+    """Room for the lines of some rows and a blank one, a vector more each, and one behind them."""
+    return (_LINES + 1) * ((window.src[2] if _is_sparse(window) else _reach(window)) + MOST_LANES) + MOST_LANES

@@ -64,6 +64,14 @@ CASES = [
     (9, (4, 99), (4, 99), (3, 5), (1, 1), (1, 2), (1, 2), (1, 1)),  # lines of several vectors, more than are at once
     (9, (4, 99), (2, 49), (2, 3), (2, 2), (0, 0), (0, 0), (1, 1)),
     (3, (4, 99), (2, 34), (2, 3), (2, 3), (0, 1), (0, 2), (1, 2)),
+    (3, (19, 70), (19, 70), (5, 5), (1, 1), (2, 2), (2, 2), (1, 1)),  # more rows and columns than are at once
+    (3, (19, 70), (10, 36), (3, 3), (2, 2), (1, 2), (1, 2), (1, 1)),
+    (3, (17, 37), (17, 37), (2, 3), (1, 1), (1, 1), (0, 1), (1, 1)),
+    (3, (4, 30), (9, 31), (2, 2), (1, 1), (3, 1), (3, 1), (2, 1)),
+    (2, (3, 5), (20, 60), (3, 3), (1, 1), (10, 29), (9, 28), (1, 1)),  # padding of more than a vector
+    (2, (3, 5), (10, 33), (3, 3), (2, 2), (10, 30), (8, 32), (1, 1)),
+    (2, (4, 5, 40), (3, 5, 40), (2, 3, 3), (1, 1, 1), (0, 1, 1), (0, 1, 1), (1, 1, 1)),
+    (2, (5, 5, 40), (3, 5, 20), (4, 3, 2), (1, 1, 2), (1, 1, 0), (0, 1, 0), (1, 1, 1)),
     (9, (9,), (4,), (3,), (2000,), (3996,), (5994,), (1999,)),  # lines with their padding would be long
     (3, (7, 5, 9), (2, 3, 4), (2, 3, 3), (3, 9000, 2000), (1, 8999, 3996), (1, 9000, 5994), (5, 1, 1999)),
 ]
@@ -121,15 +129,17 @@ def test_equals_onnx(operator, ceil_mode, count_include_pad):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nan_enters_exactly_the_windows_that_hold_it(isa, layout):
-    x = normal((1, 20, 6, 33))
-    x[0, 3, 2, 5] = np.nan
+@pytest.mark.parametrize(("kernel", "nans"), [((3, 3), 9), ((3, 7), 21), ((5, 5), 25)])
+def test_nan_enters_exactly_the_windows_that_hold_it(isa, layout, kernel, nans):
+    x = normal((1, 20, 10, 33))
+    x[0, 3, 4, 5] = np.nan
     x[0, 4] = -np.inf
-    out = run("max", x, (6, 33), (3, 3), layout=layout, isa=isa, pads_begin=(1, 1), pads_end=(1, 1))
-    nan = np.isnan(out)
-    assert nan[0, 3, 1:4, 4:7].all()
-    assert nan.sum() == 9
-    assert (out[0, 4] == -np.inf).all()
+    x[0, 5] = np.inf
+    pads = tuple(k // 2 for k in kernel)
+    out = run("max", x, (10, 33), kernel, layout=layout, isa=isa, pads_begin=pads, pads_end=pads)
+    assert np.isnan(out).sum() == nans
+    expected = expected_pool("max", x, (10, 33), kernel, (1, 1), pads, pads, (1, 1), True)
+    np.testing.assert_array_equal(out, expected)
 
 
 def test_windows_of_padding_only():
