@@ -22,7 +22,7 @@
 #define GP_ELTWISE_REGISTERS 16
 
 /* Most elements of a register: the fewer registers a program needs, the longer are they, down to 256 floats. */
-#define GP_BLOCK 1024
+#define GP_BLOCK 4096
 
 /* Elements of a task of the kernel "f32_eltwise"; even, so that no two tasks write into one byte of a 4-bit tensor. */
 #define GP_ELTWISE_TASK 16384

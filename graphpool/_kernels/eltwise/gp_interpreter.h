@@ -119,6 +119,22 @@ static GP_REG *GP_NAME(find_run)(const gp_view *view, void *const *args, int64_t
     return view->dim[0] - p.at[0] < n ? NULL : (GP_REG *)args[view->arg] + p.offset;
 }
 
+/* How often a register holds a value that it holds everywhere: operations run over so many elements at a time then. */
+#define GP_REPEATED 256
+
+/* Whether n elements of a view are one. */
+static int GP_NAME(repeats)(const gp_view *view, int64_t first, int64_t n)
+{
+    return view->stride[0] == 0 && view->dim[0] - (view->ndim > 1 ? first % view->dim[0] : first) >= n;
+}
+
+static void GP_NAME(repeat)(GP_REG *values, int64_t n)
+{
+    const GP_REG value = values[0];
+    for (int64_t i = 1; i < n; i++)
+        values[i] = value;
+}
+
 /* Registers are read and written where the program says that nothing notices (gp_instr.direct), if whole lanes lie
  * there: an epilogue of one operation then makes one pass over its elements instead of three. */
 static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, const GP_REG *acc, int64_t first, int64_t n,
@@ -127,20 +143,26 @@ static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, con
     const GP_REG *r[GP_ELTWISE_REGISTERS]; /* where the values of a register lie */
     for (int64_t i = 0; i < program->nregisters; i++)
         r[i] = room + i * block; /* operands that an instruction has not are read too, and thrown away */
+    uint32_t repeated = 0; /* a bit for each register that holds one value GP_REPEATED times */
     const gp_view *views = gp_eltwise_views(program);
     const gp_instr *instr = gp_eltwise_instrs(program), *const end = instr + program->ninstrs;
     const int64_t padded = (n + GP_NAME(LANES) - 1) & -GP_NAME(LANES);
     for (; instr < end; instr++) {
         const int is_direct = instr->direct && n == padded;
         if (instr->op == GP_OP_STORE) {
+            if (repeated >> instr->a & 1)
+                GP_NAME(repeat)(room + instr->a * block, n);
             gp_move_view(views + instr->dst, args, (char *)r[instr->a], sizeof(GP_REG), first, n, GP_NAME(store_run));
             continue;
         }
         GP_REG *to = room + instr->dst * block, *run = NULL;
+        uint32_t is_repeated = 0;
         if (instr->op == GP_OP_LOAD) {
-            run = is_direct ? GP_NAME(find_run)(views + instr->a, args, first, n) : NULL;
+            const gp_view *view = views + instr->a;
+            run = is_direct ? GP_NAME(find_run)(view, args, first, n) : NULL;
+            is_repeated = padded > GP_REPEATED && GP_NAME(repeats)(view, first, n);
             if (!run)
-                GP_NAME(load_view)(views + instr->a, args, to, first, n);
+                GP_NAME(load_view)(view, args, to, first, is_repeated ? GP_REPEATED : n);
         } else if (instr->op == GP_OP_ACC && acc) {
             run = is_direct ? (GP_REG *)acc : NULL;
             if (!run) {
@@ -149,22 +171,52 @@ static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, con
             }
         } else {
             run = is_direct ? GP_NAME(find_run)(views + instr[1].dst, args, first, n) : NULL;
-            GP_NAME(instructions)[instr->op](instr, run ? run : to, r[instr->a], r[instr->b], r[instr->c], padded);
+            const int32_t operands[3] = {instr->a, instr->b, instr->c};
+            int64_t step = padded, move[3] = {1, 1, 1};
+            for (int k = 0; k < 3 && repeated; k++)
+                if (repeated >> operands[k] & 1) {
+                    if (operands[k] == instr->dst && !run) { /* would be written while it is read */
+                        GP_NAME(repeat)(to, padded);
+                        repeated &= ~(1u << instr->dst);
+                    } else {
+                        step = GP_REPEATED;
+                        move[k] = 0;
+                    }
+                }
+            for (int64_t i = 0; i < padded; i += step)
+                GP_NAME(instructions)[instr->op](instr, (run ? run : to) + i, r[instr->a] + i * move[0],
+                                                 r[instr->b] + i * move[1], r[instr->c] + i * move[2],
+                                                 padded - i < step ? padded - i : step);
         }
+        repeated = (repeated & ~(1u << instr->dst)) | is_repeated << instr->dst;
         r[instr->dst] = run ? run : to;
         if (run && instr->op != GP_OP_LOAD && instr->op != GP_OP_ACC)
             instr++; /* the STORE behind it is done */
     }
 }
 
+/* The extent of rows that views have, if blocks that end with a row are whole lanes; else 0. */
+static int64_t GP_NAME(find_row)(const gp_eltwise *program)
+{
+    const gp_view *views = gp_eltwise_views(program);
+    for (int64_t i = 0; i < program->nviews; i++)
+        if (views[i].ndim > 1)
+            return views[i].dim[0] % GP_NAME(LANES) == 0 ? views[i].dim[0] : 0;
+    return 0;
+}
+
+/* Blocks end where rows do, if they hold an end of one, so that few views begin anew within a block. */
 static void GP_NAME(run)(const gp_eltwise *program, void *const *args, const GP_REG *acc, int64_t first, int64_t last)
 {
     enum { ROOM = GP_ELTWISE_ROOM / sizeof(GP_REG) };
     _Alignas(64) GP_REG room[ROOM];
     const int64_t most = ROOM / program->nregisters & -GP_NAME(LANES), block = most < GP_BLOCK ? most : GP_BLOCK;
-    for (int64_t at = first; at < last; at += block) {
-        const int64_t left = last - at;
-        GP_NAME(run_block)(program, args, acc ? acc + (at - first) : NULL, at, left < block ? left : block, block, room);
+    const int64_t row = last - first > block ? GP_NAME(find_row)(program) : 0;
+    for (int64_t at = first, n; at < last; at += n) {
+        n = last - at < block ? last - at : block;
+        if (row > 0 && (at + n) / row > at / row)
+            n = (at + n) / row * row - at;
+        GP_NAME(run_block)(program, args, acc ? acc + (at - first) : NULL, at, n, block, room);
     }
 }
 
