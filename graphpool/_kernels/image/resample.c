@@ -45,6 +45,12 @@ GP_INLINE axis_point find_point(const gp_resample *p, int axis, int64_t o, const
     return (axis_point){low, weight > 0 ? gp_min(low + 1, n - 1) : low, weight};
 }
 
+/* Where the vector of the source begins that a vector of results reads from result o on. */
+GP_INLINE int64_t first_of(const axis_points *x, int64_t o, int64_t n)
+{
+    return gp_max(gp_min(x->low[o], n - GP_VL), 0);
+}
+
 /* The tables, with zeros behind them for whole vectors. */
 GP_INLINE axis_points fill_points(const gp_resample *p, char *scratch, const int is_linear)
 {
@@ -55,10 +61,10 @@ GP_INLINE axis_points fill_points(const gp_resample *p, char *scratch, const int
         const axis_point point = o < m ? find_point(p, 2, o, is_linear) : (axis_point){0};
         x.low[o] = (int32_t)point.low, x.high[o] = (int32_t)point.high, x.weight[o] = point.weight;
     }
-    x.is_dense = n >= GP_VL && m >= GP_VL;
+    x.is_dense = 1;
     for (int64_t i = 0; x.is_dense && i < m; i += GP_VL) {
-        const int64_t o = gp_min(i, m - GP_VL);
-        x.is_dense = x.high[o + GP_VL - 1] - gp_min(x.low[o], n - GP_VL) < GP_VL;
+        const int64_t o = gp_max(gp_min(i, m - GP_VL), 0);
+        x.is_dense = x.high[gp_min(o + GP_VL, m) - 1] - first_of(&x, o, n) < GP_VL;
     }
     return x;
 }
@@ -164,28 +170,71 @@ GP_INLINE void spread(const gp_window *w, const axis_points *x, int64_t o, int64
     }
 }
 
-/* The nearest elements of dense points, whose vectors need no care at the ends; what a vector of results reads is found
- * once for all channels. */
-static void pick_row(const gp_window *w, const axis_points *x, const line_set *lines, const gp_row *row)
+/* Rows of results at once. */
+#define GP_NEAREST_ROWS 16
+
+/* Of dense points, for each vector of results: in `low` where the vector of the source begins that it reads, and in
+ * `high` the lanes of that one. The last vector ends with the row. */
+static void find_picks(const gp_window *w, axis_points *x)
 {
-    for (int64_t i = 0; i < w->out[2]; i += GP_VL) {
-        const int64_t o = gp_min(i, w->out[2] - GP_VL), first = gp_min(x->low[o], w->in[2] - GP_VL);
-        const gp_vi lanes = load_indices(x->low + o) - (int32_t)first;
-        const float *from = lines->data + first;
-        float *to = row->tile + o;
-        for (int64_t c = 0; c < row->channels; c++, from += lines->ld, to += row->ld)
-            gp_store(to, gp_pick_lanes(gp_load(from), lanes));
+    const int64_t m = w->out[2];
+    for (int64_t i = 0; i < m; i += GP_VL) {
+        const int64_t o = gp_max(gp_min(i, m - GP_VL), 0), first = first_of(x, o, w->in[2]);
+        for (int64_t k = 0; k < GP_VL; k++)
+            x->high[i + k] = x->low[o + k] - (int32_t)first;
     }
+    for (int64_t i = 0; i < m; i += GP_VL)
+        x->low[i / GP_VL] = (int32_t)first_of(x, gp_max(gp_min(i, m - GP_VL), 0), w->in[2]);
+}
+
+/* The nearest elements of a row of the source of n, in a row of results of m and, where it is another one, in a second. */
+GP_INLINE void pick_row(const axis_points *x, const float *from, int64_t n, float *to, float *second, int64_t m)
+{
+    const int32_t *first = x->low, *lanes = x->high;
+    int64_t i = 0;
+    for (; i + GP_VL <= m; i += GP_VL, first++, lanes += GP_VL) {
+        const gp_vf found = n >= GP_VL ? gp_load(from + *first) : gp_load_part(from, n, 0);
+        const gp_vf picked = gp_pick_lanes(found, load_indices(lanes));
+        gp_store(to + i, picked);
+        gp_store(second + i, picked);
+    }
+    if (i < m) {
+        const gp_vf found = n >= GP_VL ? gp_load(from + *first) : gp_load_part(from, n, 0);
+        const gp_vf picked = gp_pick_lanes(found, load_indices(lanes));
+        i = gp_max(m - GP_VL, 0);
+        gp_store_part(to + i, picked, m);
+        gp_store_part(second + i, picked, m);
+    }
+}
+
+/* n_rows rows of results of planes, plane by plane. Two rows that read the same row of the source are written at once. */
+static void pick_rows(const gp_resample *p, const axis_points *x, const gp_row *row, int64_t n_rows, const float *src)
+{
+    const gp_window *w = &p->rows.window;
+    const int64_t n = w->in[2], m = w->out[2];
+    const float *from[GP_NEAREST_ROWS];
+    for (int64_t r = 0; r < n_rows; r++) {
+        gp_row here = *row;
+        here.oh += r;
+        from[r] = find_rows(p, &here, src, 0).rows[0];
+    }
+    for (int64_t c = 0; c < row->channels; c++)
+        for (int64_t r = 0; r < n_rows; r++) {
+            const float *x_row = from[r] + c * w->src_c;
+            float *to = row->tile + c * row->ld + r * w->dst[1];
+            r += r + 1 < n_rows && from[r] == from[r + 1];
+            float *second = row->tile + c * row->ld + r * w->dst[1];
+            if (n >= GP_VL)
+                pick_row(x, x_row, GP_VL, to, second, m);
+            else
+                pick_row(x, x_row, n, to, second, m);
+        }
 }
 
 static void spread_row(const gp_window *w, const axis_points *x, const gp_row *row, const row_sources *s, float *room,
                        const int is_linear)
 {
     const line_set lines = find_lines(w, s, row->channels, room);
-    if (!is_linear && x->is_dense && !w->channels_last) {
-        pick_row(w, x, &lines, row);
-        return;
-    }
     for (int64_t c = 0; c < row->channels; c += GP_SPREAD_CHANNELS)
         for (int64_t o = 0; o < w->out[2]; o += GP_VL)
             if (is_linear)
@@ -237,20 +286,23 @@ GP_INLINE void resample(const gp_resample *p, void *const *args, int64_t begin, 
 {
     const gp_window *w = &p->rows.window;
     float *room = (float *)((char *)scratch + p->rows.room_offset);
-    const axis_points x = fill_points(p, scratch, is_linear);
-    const int keeps_rows = !is_linear && !w->channels_last && !p->rows.tile_in_scratch && !p->rows.has_epilogue;
-    const float *src = NULL, *dst = NULL; /* of the row before: one that repeats it is copied */
-    for (int64_t task = begin; task < end; ++task) {
+    axis_points x = fill_points(p, scratch, is_linear);
+    const int is_picked = !is_linear && x.is_dense && !w->channels_last && w->src[2] == 1;
+    const int64_t most = is_picked && !p->rows.tile_in_scratch && !p->rows.has_epilogue ? GP_NEAREST_ROWS : 1;
+    if (is_picked)
+        find_picks(w, &x);
+    for (int64_t task = begin, n_rows; task < end; task += n_rows) {
         const gp_row row = gp_row_begin(&p->rows, args[1], scratch, task);
-        const row_sources s = find_rows(p, &row, args[0], is_linear);
-        if (keeps_rows && row.od + row.oh > 0 && s.rows[0] == src)
-            gp_copy(row.tile, row.ld, 1, dst, row.ld, 1, row.rows, row.cols, sizeof(float));
-        else if (w->channels_last && w->src_c == 1)
-            blend_row(w, &x, &row, &s);
-        else
-            spread_row(w, &x, &row, &s, room, is_linear);
-        src = s.rows[0];
-        dst = row.tile;
+        n_rows = gp_min(gp_min(end - task, w->out[1] - row.oh), most);
+        if (is_picked) {
+            pick_rows(p, &x, &row, n_rows, args[0]);
+        } else {
+            const row_sources s = find_rows(p, &row, args[0], is_linear);
+            if (w->channels_last && w->src_c == 1)
+                blend_row(w, &x, &row, &s);
+            else
+                spread_row(w, &x, &row, &s, room, is_linear);
+        }
         gp_row_end(&p->rows, &row, (const gp_eltwise *)((const char *)p + p->epilogue_offset), args + 1);
     }
 }
