@@ -67,17 +67,36 @@ GP_INLINE void turn_square(const char *src, int64_t src_pitch, char *dst, int64_
             gp_store_part((float *)(dst + j * dst_pitch), v[j], rows);
 }
 
+/* Words of a cache line. */
+enum { LINE = 16 };
+
+/* rows x cols words, a line of them each at most. Where a line takes several vectors, lines of dst are written whole:
+ * those of a column often share a set of the cache, so that none stays there until its second half is known. */
+GP_INLINE void turn_lines(const char *src, int64_t src_pitch, char *dst, int64_t dst_pitch, int64_t rows, int64_t cols)
+{
+    float lines[LINE][LINE];
+    char *to = GP_VL < LINE ? (char *)lines : dst;
+    const int64_t to_pitch = GP_VL < LINE ? (int64_t)sizeof lines[0] : dst_pitch;
+    for (int64_t i = 0; i < rows; i += GP_VL)
+        for (int64_t j = 0; j < cols; j += GP_VL)
+            turn_square(src + i * src_pitch + j * 4, src_pitch, to + j * to_pitch + i * 4, to_pitch,
+                        gp_min(rows - i, GP_VL), gp_min(cols - j, GP_VL));
+    for (int64_t j = 0; GP_VL < LINE && j < cols; j++)
+        for (int64_t i = 0; i < rows; i += GP_VL)
+            gp_store_part((float *)(dst + j * dst_pitch) + i, gp_load(&lines[j][i]), rows - i);
+}
+
 /* A tile of 32-bit words in registers, so that no load waits for a store; rows of dst are written from end to end. */
 static void turn_words(const copy_tile *t)
 {
-    for (int64_t j = 0; j < t->n1; j += GP_VL)
-        for (int64_t i = 0; i < t->n0; i += GP_VL) {
+    for (int64_t j = 0; j < t->n1; j += LINE)
+        for (int64_t i = 0; i < t->n0; i += LINE) {
             const char *src = t->src + i * t->src0 + j * 4;
             char *dst = t->dst + j * t->dst1 + i * 4;
-            if (t->n0 - i >= GP_VL && t->n1 - j >= GP_VL)
-                turn_square(src, t->src0, dst, t->dst1, GP_VL, GP_VL);
+            if (t->n0 - i >= LINE && t->n1 - j >= LINE)
+                turn_lines(src, t->src0, dst, t->dst1, LINE, LINE);
             else
-                turn_square(src, t->src0, dst, t->dst1, gp_min(t->n0 - i, GP_VL), gp_min(t->n1 - j, GP_VL));
+                turn_lines(src, t->src0, dst, t->dst1, gp_min(t->n0 - i, LINE), gp_min(t->n1 - j, LINE));
         }
 }
 
