@@ -14,11 +14,14 @@ from .inputs import inputs_or_random
 from .tracing import as_simulation, trace_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ..runtime import Model
     from ..runtime.primitive import Primitive
-    from .tracing import Trace
+    from .tracing import Trace, TracedStep
+
+_THREADS = (4, 16, 64)
+"""For which the time of a run is told."""
 
 
 def explain(
@@ -45,7 +48,9 @@ def explain(
 
     Notes
     -----
-    Predictions rest on what `profile_ops` measured, else on a roofline. Times are in seconds.
+    Predictions rest on what `profile_ops` measured, else on a roofline. Times are in seconds. Work is the time of all
+    tasks together; span is that of the longest task of each step, steps one after another, which no number of threads
+    shortens. Tasks of a step count as equally long, and handing them out as free.
     Ownership: keeps nothing. Threads: as safe as `file`. Cost: `runs` + 4 runs.
     Source: asked for by users of parallel executors, who could not tell why a schedule was slow.
     """
@@ -70,7 +75,10 @@ def predict(primitive: Primitive, threads: int) -> tuple[Schedule, Simulation] |
 
 
 def _explain_program(primitive: Primitive, threads: int, recorded: Trace, out: TextIO) -> None:
-    measured = [as_simulation(steps) for steps in recorded.runs(primitive.program.serial)]
+    runs = recorded.runs(primitive.program.serial)
+    if runs:
+        print(_describe_work(runs), file=out)
+    measured = [as_simulation(steps) for steps in runs]
     middle = statistics.median_low([run.makespan for run in measured]) if measured else 0.0
     chosen = next((run for run in measured if run.makespan == middle), None)
     predicted = predict(primitive, threads)
@@ -80,6 +88,18 @@ def _explain_program(primitive: Primitive, threads: int, recorded: Trace, out: T
     nodes = primitive.details.nodes
     times = {} if chosen is None else {nodes[k]: (chosen.start[k], chosen.end[k]) for k in chosen.start}
     explain_schedule(*predicted, times, file=out)
+
+
+def _describe_work(runs: Sequence[tuple[TracedStep, ...]]) -> str:
+    """Work and span of a run by the medians of its steps, and what follows for more threads."""
+    found: dict[int, list[TracedStep]] = {}
+    for step in (step for run in runs for step in run):
+        found.setdefault(step.step, []).append(step)
+    tasks = [(statistics.median(s.work_ns for s in steps) / 1e9, max(steps[0].ntasks, 1)) for steps in found.values()]
+    work, span = sum(time for time, _ in tasks), sum(time / ntasks for time, ntasks in tasks)
+    times = [sum(time / ntasks * -(-ntasks // threads) for time, ntasks in tasks) for threads in _THREADS]
+    shared = ", ".join(f"{time:.4g} on {threads}" for time, threads in zip(times, _THREADS, strict=True))
+    return f"work {work:.4g}, span {span:.4g}: one step after another at least {shared} threads"
 
 
 def _list_steps(run: Simulation | None, out: TextIO) -> None:

@@ -53,6 +53,8 @@ class TracedStep:
     op : str
         Name of the op that the step computes, or of the first of several, after `Trace.name_ops`; else empty. Ops of an
         ONNX model have the names of their nodes.
+    work_ns : int
+        Time of all pieces together, whichever threads they ran on. Unit: nanoseconds.
     """
 
     name: str
@@ -67,6 +69,7 @@ class TracedStep:
     start_ns: int
     end_ns: int
     op: str = ""
+    work_ns: int = 0
 
 
 class Trace:
@@ -371,8 +374,9 @@ def _read(recorder: Recorder) -> list[TracedStep]:
     for piece in recorder.slices():
         pieces.setdefault((piece[1], piece[0], piece[3]), []).append(piece)
     steps = [_join(found) for found in pieces.values()]
-    host = [TracedStep(n, "host function", 0, 0, 0, thread, 0, 1, 1, s, e) for n, thread, s, e in recorder.notes]
-    return steps + host
+    for name, thread, start, end in recorder.notes:
+        steps.append(TracedStep(name, "host function", 0, 0, 0, thread, 0, 1, 1, start, end, "", end - start))
+    return steps
 
 
 def _join(pieces: list[tuple[int, ...]]) -> TracedStep:
@@ -384,7 +388,8 @@ def _join(pieces: list[tuple[int, ...]]) -> TracedStep:
         stream = 0 if primitive.program.streams is None else primitive.program.streams.stream_of()[step]
     nthreads, ntasks = len({piece[4] for piece in pieces}), sum(piece[5] for piece in pieces)
     start, end = min(piece[6] for piece in pieces), max(piece[7] for piece in pieces)
-    return TracedStep(name, kind, program, run, step, thread, stream, nthreads, ntasks, start, end)
+    work = sum(piece[7] - piece[6] for piece in pieces)
+    return TracedStep(name, kind, program, run, step, thread, stream, nthreads, ntasks, start, end, "", work)
 
 
 def _meta(what: str, process: int, track: int, name: str) -> dict[str, Any]:

@@ -1,5 +1,7 @@
+import re
+
 import graphpool as gp
-from graphpool.profile import explain
+from graphpool.profile import explain, trace
 from tests.helpers.tower_model import tower_model
 
 
@@ -20,3 +22,23 @@ def test_explain_of_one_stream_says_what_ran(inputs, capsys):
     printed = capsys.readouterr().out
     assert "7 steps on 1 streams" in printed
     assert printed.count("SoftMax") == 6
+
+
+def test_explain_tells_what_more_threads_could_do(model, inputs, capsys):
+    explain(model, inputs, runs=3)
+    line = re.compile(r"work (\S+), span (\S+): .* at least (\S+) on 4, (\S+) on 16, (\S+) on 64 threads")
+    found = [tuple(map(float, match)) for match in line.findall(capsys.readouterr().out)]
+    assert found
+    for work, span, on_4, on_16, on_64 in found:
+        assert work >= on_4 >= on_16 >= on_64 >= span > 0
+        assert on_4 >= work / 4 * 0.999  # rounded where it is printed
+
+
+def test_work_is_the_time_of_all_pieces(model, inputs):
+    model.run(inputs)
+    with trace() as recorded:
+        model.run(inputs)
+    assert recorded.steps
+    for step in recorded.steps:
+        lasted = step.end_ns - step.start_ns
+        assert 0 < step.work_ns <= lasted * step.nthreads
