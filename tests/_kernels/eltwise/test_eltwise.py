@@ -13,7 +13,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from tests.helpers.eltwise_cases import BINARY_CASES, UNARY_CASES, samples
 from tests.helpers.guarded import Guarded
 
-SIZES = (0, 1, 7, 8, 15, 16, 17, 255, 256, 257, 1000, 1023, 1024, 1025, 4100)
+SIZES = (0, 1, 7, 8, 15, 16, 17, 255, 256, 257, 1000, 1023, 1024, 1025, 4096, 4100, 9000)
 HEADER = Path(eltwise.__file__).parent / "gp_eltwise.h"
 
 
@@ -226,6 +226,30 @@ def test_chains(program):
         return
     kernel(x, y, out)
     np.testing.assert_array_equal(out, expected[-1])
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("width", [17, 256, 272, 300, 1024, 3072, 4096, 5000, 20000])
+def test_a_number_for_each_row(isa, width):
+    """An operand that is one number in a block: first, second, both, stored, and in the register of the result."""
+    rows = 5
+    x, column = 0.5 + np.abs(samples(rows * width)).reshape(rows, width), 1 + np.abs(samples(rows, seed=1))
+    builder = EltwiseBuilder((rows, width))
+    a, b = builder.load(0, "f32"), builder.load(1, "f32", (1, 0))
+    one, ratio = builder.load(2, "f32", (0, 0)), builder.binary("div", b, a)
+    both = builder.binary("mul", b, one)
+    last = builder.ternary("fma", builder.binary("sub", ratio, both), builder.unary("square", b), both)
+    for arg, value in enumerate((b, builder.binary("mul", a, b), both, last), start=3):
+        builder.store(arg, "f32", None, value)
+    outs = [Guarded(x.nbytes) for _ in range(4)]
+    builder.build(isa)(x, column, np.array([3.0], np.float32), *[out.bytes for out in outs])
+    found = [out.array(np.float32, x.shape) for out in outs]
+    b = np.broadcast_to(column[:, None], x.shape)
+    np.testing.assert_array_equal(found[0], b)
+    np.testing.assert_array_equal(found[1], x * b)
+    np.testing.assert_array_equal(found[2], b * np.float32(3))
+    terms = (b / x - b * np.float32(3)).astype(np.float64) * (b * b)
+    np.testing.assert_allclose(found[3], terms + b * 3, rtol=1e-6, atol=1e-6 * np.abs(terms).max())
 
 
 def test_a_long_chain_in_place():
