@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx.backend.test.case.node import collect_testcases
 
 import graphpool as gp
@@ -409,6 +410,37 @@ def test_processes_that_start_together(path, folder):
     assert len(programs_in(folder)) == 1
     assert not list(folder.glob("*.writing"))
     assert start(path, folder).communicate()[0].split()[1:] == ["True", "False"]
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("settled_ns", [-1, 2**62])
+def test_plain_weights_of_a_stored_form_are_not_in_memory(settled_ns, tmp_path, folder, monkeypatch):
+    """Nor are they read again where a file is too young for digests of its parts to be kept."""
+    monkeypatch.setattr(mapped_file, "_SETTLED_NS", settled_ns)
+    side = 1024
+    weight = np.random.default_rng(0).standard_normal((side, side), np.float32)
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, side]) for name in "xy"]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [onnx.numpy_helper.from_array(weight, "w")])
+    path = tmp_path / "large.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    gp.onnx.load(path, threads=1).close()
+    as_another_process(folder)
+    with gp.onnx.load(path, threads=1) as model:
+        assert model._forms.specialise._real is None
+        assert model.engine.process_report().mapped_nbytes >= 2 * weight.nbytes
+        assert present_nbytes(path) <= weight.nbytes // 4
+
+
+def present_nbytes(path):
+    """How much of a file the process has in memory."""
+    found, is_path = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            is_path = line.endswith(str(path))
+        elif is_path and line.startswith("Rss:"):
+            found += int(line.split()[1]) * 1024
+    return found
 
 
 # ---- handles
