@@ -63,6 +63,12 @@ NODE_LIMIT = 1000
 LOWEST_SHARE = 4
 """How many times the nodes of other capacities the lowest one has."""
 
+SPREAD = 8
+"""Capacities of a round that no bisection asks for."""
+
+GOLDEN_RATIO = 0.6180339887498949
+"""Multiples of which, without their whole part, spread evenly however many they are (Steinhaus, 1957)."""
+
 cdef int64_t SIGNALS_NS = 50_000_000    # between two looks for signals
 
 
@@ -400,13 +406,14 @@ class _Descent:
     Each round has twice the nodes of the one before for every capacity that it tries. The lowest comes first, by deep
     searches, since it can often be met or refuted. Then come others, by bisection towards the best plan known: many
     short searches in orders near the good ones, then a deep one of each; where nodes run out, a capacity counts as too
-    low until the next round.
+    low until the next round. Which capacities a short search happens to meet is erratic: one can be met while larger
+    ones are not, so others come at last, spread between the lowest and the best, most of them near the best.
     """
 
     def __init__(self, instance, best, proved, target, node_limit, deadline_ns, improved):
         self.instance, self.best, self.proved, self.target = instance, best, proved, target
         self.nodes_left, self.deadline_ns, self.improved = node_limit, deadline_ns, improved
-        self.random = np.random.default_rng(0)
+        self.random, self.place = np.random.default_rng(0), 0.0
 
     @property
     def low(self):
@@ -429,6 +436,12 @@ class _Descent:
                 is_found = self._try_capacity(capacity, self._near_orders(rounds), NODE_LIMIT, above)
                 if not is_found and not self._try_capacity(capacity, orders, rounds * NODE_LIMIT // 2, above):
                     low = capacity + 1
+            for _ in range(SPREAD):
+                if self.is_over:
+                    break
+                self.place = (self.place + GOLDEN_RATIO) % 1
+                capacity = self.low + int((self.best - self.low) * self.place**0.5)
+                self._try_capacity(capacity, orders, rounds * NODE_LIMIT, np.zeros_like(at_lowest))
             rounds *= 2
 
     def _near_orders(self, rounds):
