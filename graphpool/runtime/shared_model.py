@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from graphpool.cache import ConstantBuffer, PackedKey, packed_store
 from graphpool.cache.identity import Fingerprint, digest_of
@@ -44,13 +44,14 @@ class SharedModel:
     Notes
     -----
     Ownership: the handle, its copies in other processes and the models opened through them hold the anonymous memory
-    together; it is gone with the last of them, or with the last process. A folder stays. Threads: safe. In a forked
-    process the handle is usable as it is.
+    together; it is gone with the last of them, or with the last process. A folder stays. As a context manager the
+    handle is closed at the end. Threads: safe. In a forked process the handle is usable as it is.
     """
 
     def __init__(self, name: str, store: PackedStore | SealedStore | SealedName, description: PackedKey) -> None:
         self.name = name[:100]  # whatever a file says
-        self._store, self._description = store, description
+        self._store: PackedStore | SealedStore | SealedName | None = store
+        self._description = description
         if isinstance(store, SealedName):
             with suppress(StateError):  # from now on this process holds it; `open` tells if it is gone
                 self._store = SealedStore.open(store)
@@ -58,7 +59,15 @@ class SharedModel:
     @property
     def nbytes(self) -> int | None:
         """Size of the anonymous memory; None where a folder has the weights. Unit: bytes."""
-        return self._store.nbytes if isinstance(self._store, SealedStore | SealedName) else None
+        store = self._open_store
+        return store.nbytes if isinstance(store, SealedStore | SealedName) else None
+
+    @property
+    def _open_store(self) -> PackedStore | SealedStore | SealedName:
+        store = self._store
+        if store is None:
+            raise StateError(explain(f"the handle of shared model {self.name!r} is closed", hint="share it again"))
+        return store
 
     def open(self, *, engine: Engine | None = None) -> Model:
         """The model, over the shared weights.
@@ -76,8 +85,8 @@ class SharedModel:
         Raises
         ------
         StateError
-            The memory or the folder does not have the model any more, or a file of the model was changed since, which
-            the message names.
+            The handle is closed, the memory or the folder does not have the model any more, or a file of the model was
+            changed since, which the message names.
         OutOfMemoryError
             It does not fit the engine's limit.
         OSError
@@ -88,8 +97,9 @@ class SharedModel:
         Close the model, or use it as a context manager. Threads: safe. Cost: that of mapping; what the sharing process
         has compiled and packed is used as it is, in an engine like its own. For other shapes the importer is asked.
         """
-        store = SealedStore.open(self._store) if isinstance(self._store, SealedName) else self._store
-        self._store = store
+        store = self._open_store
+        if isinstance(store, SealedName):
+            store = SealedStore.open(store)
         text = self._content(store, self._description)
         if digest_of(text) != self._description.content.digest:
             raise self._is_gone(store)
@@ -132,12 +142,22 @@ class SharedModel:
         hint = "share the model again; a store that is full removes what was used longest ago"
         return StateError(explain(f"shared model {self.name!r} is not in {store!r}", hint=hint))
 
+    def close(self) -> None:
+        """Let go of the memory: this handle opens nothing more, its copies and opened models stay. Idempotent."""
+        self._store = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     def __reduce__(self) -> tuple[Any, ...]:
-        store = self._store.name if isinstance(self._store, SealedStore) else self._store
-        return SharedModel, (self.name, store, self._description)
+        store = self._open_store
+        return SharedModel, (self.name, store.name if isinstance(store, SealedStore) else store, self._description)
 
     def __repr__(self) -> str:
-        return f"<SharedModel {self.name!r} in {self._store!r}>"
+        return f"<SharedModel {self.name!r}{', closed' if self._store is None else f' in {self._store!r}'}>"
 
 
 def share(model: Model, *, store: PackedStore | str | Path | None = None) -> SharedModel:

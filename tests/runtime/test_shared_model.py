@@ -262,3 +262,24 @@ def test_a_forked_process_has_the_handle(tmp_path):
             assert is_right(model.run(inputs(1))["y"], 1)
 
         run_in_child(child)
+
+
+@pytest.mark.parametrize("place", ["memory", "folder"])
+def test_a_closed_handle_opens_nothing_and_what_it_opened_goes_on(tmp_path, place):
+    with gp.onnx.load(make_products(), threads=1) as model:
+        with gp.share(model, store=None if place == "memory" else tmp_path / "store") as handle:
+            text = pickle.dumps(handle)
+            copy = handle.open()
+        handle.close()
+        assert repr(handle).endswith(", closed>")
+        for use in (handle.open, lambda: handle.nbytes, lambda: pickle.dumps(handle)):
+            with pytest.raises(gp.StateError, match=r"handle of shared model .* is closed; share it again"):
+                use()
+        with copy:
+            assert is_right(copy.run(inputs(0))["y"], 0)
+        with pickle.loads(text) as other, other.open() as again:
+            assert is_right(again.run(inputs(1))["y"], 1)
+    if place == "memory":
+        del model, copy, other, again
+        with pytest.raises(gp.StateError, match="is gone"):
+            pickle.loads(text).open()
