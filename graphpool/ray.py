@@ -49,10 +49,15 @@ def _measure_worker() -> int:
 
 
 def _worker_nbytes() -> int:
-    """What a process of the cluster takes that has no model. Unit: bytes."""
+    """What a process of the cluster takes that has no model. Unit: bytes.
+
+    One with an environment of its own, which ends behind the call: others have the heaps of the tasks that they ran.
+    """
     import ray
 
-    return int(ray.get(ray.remote(_measure_worker).options(num_cpus=0).remote()))
+    measure = ray.remote(max_calls=1)(_measure_worker)
+    own = {"env_vars": {"GRAPHPOOL_MEASURES_WORKER": "1"}}
+    return int(ray.get(measure.options(num_cpus=0, runtime_env=own).remote()))
 
 
 def map_batches(

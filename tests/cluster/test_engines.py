@@ -150,6 +150,13 @@ def test_ray_tells_the_row_that_does_not_fit(ray: Any, tmp_path: Path) -> None:
         results.take_all()
 
 
+def test_what_a_worker_of_ray_takes_is_measured_in_a_fresh_one(ray: Any) -> None:
+    before = gp.ray._worker_nbytes()
+    kept = ray.remote(lambda: globals().setdefault("kept", b"1" * (300 << 20))[:1])
+    assert ray.get([kept.options(num_cpus=0.1).remote() for _ in range(8)]) == [b"1"] * 8
+    assert gp.ray._worker_nbytes() < 1.2 * before
+
+
 def test_ray_serve_answers_from_each_replica(ray: Any, tmp_path: Path) -> None:
     from ray import serve
 
