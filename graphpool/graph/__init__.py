@@ -13,6 +13,7 @@
     partitioner.py      finds the patterns, keeps the partitions acyclic, orders them
     partition.py        Partition: ports, compile; Structure: what it computes, free of ids
     _counter.pyx        numbers partitions      _memo.pyx  what one was compiled with
+    _dense.pyx          strides of plain shapes
     completion.py       shapes: what the known ones say about the others
     backend.py          the Backend protocol and the registry; backends hand themselves in
 

@@ -14,6 +14,7 @@ import numpy as np
 from .._sizes import as_size, dense_layout, is_variable
 from ..errors import InvalidArgumentError, InvalidShapeError, brief, explain
 from ..typing import MAX_NDIM, UNKNOWN_DIM, DataType, LayoutType, PropertyType, dense_strides
+from ._dense import dense_layout
 from .backend import opaque_nbytes
 
 if TYPE_CHECKING:

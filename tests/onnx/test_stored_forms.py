@@ -383,7 +383,7 @@ import sys, numpy as np, graphpool as gp, graphpool.onnx
 with gp.onnx.load(sys.argv[1], threads=1) as model:
     result = model.run({"x": np.load(sys.argv[2])})["y"]
     found = model._forms.specialise._real is None
-print(result.tobytes().hex(), found, "onnx" in sys.modules)
+print(result.tobytes().hex(), found, "graphpool.onnx.source" in sys.modules)
 """
 
 
@@ -451,7 +451,7 @@ import pickle, sys
 import numpy as np
 with pickle.loads(bytes.fromhex(sys.argv[1])).open() as model:
     results = [model.run({"x": np.load(path)})["y"].tobytes().hex() for path in sys.argv[2:]]
-    print(*results, model._forms.specialise._real is None, "onnx" in sys.modules)
+    print(*results, model._forms.specialise._real is None, "graphpool.onnx.source" in sys.modules)
 """
 
 

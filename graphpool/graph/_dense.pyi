@@ -1,0 +1,3 @@
+from typing import Any
+
+def dense_layout(shape: Any, most: int) -> tuple[int, ...] | None: ...
