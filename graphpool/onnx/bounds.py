@@ -16,7 +16,7 @@ from .arrays import elem_type_of, numpy_type
 from .proto import TensorProto, TypeProto, as_own
 from .result_sizes import known_nbytes
 from .shape_values import ShapeArray
-from .types import array_type, element_type, pinned_type, static_shape, tensor_type
+from .types import array_type, element_type, pinned_type, plain_types, static_shape, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -173,6 +173,9 @@ def infer_types(
         return {node.output[0]: text_type}
     if is_pinned:
         types = {name: pinned_type(type_, sizes) for name, type_ in types.items()}
+    plain = plain_types(node, types)
+    if plain is not None:
+        return plain
     import onnx
     from onnx import defs, helper, numpy_helper, shape_inference  # here, since few models need them
 

@@ -9,7 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphpool.onnx import arrays, op_table
+from graphpool.onnx.node import Node
 from graphpool.onnx.proto import AttributeProto, ModelProto, as_onnx, as_own
+from graphpool.onnx.types import describe_type, plain_types, static_shape
 from graphpool.onnx.validity import is_valid, knows_op
 from tests.fuzz.onnx_mutators import mutant
 from tests.fuzz.onnx_seeds import all_models
@@ -218,3 +220,21 @@ def test_a_tensor_of_another_size_is_refused():
 @pytest.mark.parametrize("value", [1, 1.5, "text", b"text", [1, 2], [0.5, 2], ["a", "b"], np.int64(3)])
 def test_attributes_are_made_as_onnx_makes_them(value):
     assert as_onnx(arrays.make_attribute("name", value)) == helper.make_attribute("name", value)
+
+
+@pytest.mark.parametrize("labels", [{"classlabels_int64s": [3, 4]}, {"classlabels_strings": ["a", "b"]}])
+@pytest.mark.parametrize("categories", [{"cats_int64s": [1, 2, 3]}, {"cats_strings": ["a", "b"]}])
+def test_types_of_scikit_learns_nodes_are_those_that_onnx_infers(labels, categories):
+    schema = onnx.defs.get_schema
+    nodes = [
+        node("ZipMap", "x", domain="ai.onnx.ml", **labels),
+        node("OneHotEncoder", "x", domain="ai.onnx.ml", **categories),
+    ]
+    for proto in nodes:
+        types = {"x": helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 2])}
+        theirs = onnx.shape_inference.infer_node_outputs(schema(proto.op_type, 1, "ai.onnx.ml"), proto, types)
+        found = plain_types(Node(proto), {"x": as_own(types["x"])})
+        assert describe_type(found["y"]) == describe_type(theirs["y"])
+        assert static_shape(found["y"], {"n": 7}) == static_shape(theirs["y"], {"n": 7})
+    assert plain_types(Node(node("Scaler", "x", domain="ai.onnx.ml")), types) is None
+    assert plain_types(Node(node("Relu", "x")), types) is None
