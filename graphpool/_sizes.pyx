@@ -17,10 +17,7 @@ from operator import index
 
 from graphpool.errors import StateError, explain
 
-__all__ = [
-    "Preference", "Real", "Size", "Trace", "as_size", "dense_layout", "hint_of", "is_variable", "key_of", "largest",
-    "least",
-]
+__all__ = ["Preference", "Real", "Size", "Trace", "as_size", "hint_of", "is_variable", "key_of", "largest", "least"]
 
 
 _END = 2**63
@@ -688,30 +685,6 @@ def as_size(x):
 def is_variable(x):
     """Whether it is a `Size`."""
     return type(x) is Size
-
-
-def dense_layout(shape, int64_t most):
-    """Row-major strides of a tuple of plain ints of 0 and more with fewer elements than `most`; None for others.
-
-    Dimensions of 0 count as 1. `most` is at most 2**60.
-    """
-    cdef int64_t dim, step = 1
-    cdef Py_ssize_t axis, ndim
-    if type(shape) is not tuple:
-        return None
-    ndim = len(<tuple>shape)
-    strides = [None] * ndim
-    for axis in range(ndim - 1, -1, -1):
-        item = (<tuple>shape)[axis]
-        if type(item) is not int or not 0 <= item < most:
-            return None
-        dim = item
-        strides[axis] = step
-        if dim > 1:
-            if step > (most - 1) // dim:
-                return None
-            step *= dim
-    return tuple(strides)
 
 
 def least(x, y):

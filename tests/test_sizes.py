@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphpool._size_program import SizeProgram
-from graphpool._sizes import Real, Size, Trace, dense_layout, hint_of, is_variable, key_of, largest, least
+from graphpool._sizes import Real, Size, Trace, hint_of, is_variable, key_of, largest, least
 from graphpool.errors import StateError
 
 END = 2**63
@@ -384,32 +384,3 @@ def test_what_comes_to_the_same_is_one_size():
     assert is_variable(a)
     assert not is_variable(4)
     assert isinstance(a, Size)
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides"),
-    [
-        ((), ()),
-        ((5,), (1,)),
-        ((2, 3, 4), (12, 4, 1)),
-        ((2, 0, 4), (4, 4, 1)),
-        ((2**30, 2**29), (2**29, 1)),
-        ((2**60 - 1,), (1,)),
-        ((0, 2**59, 1), (2**59, 1, 1)),
-    ],
-)
-def test_plain_shapes_have_dense_strides(shape, strides):
-    assert dense_layout(shape, 2**60) == strides
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [(2**60,), (2**30, 2**30), (-1,), (2, 2**70), (True, 2), (1.0,), (np.int64(3),), [2, 3], None, "ab", (0, 2**60)],
-)
-def test_other_shapes_have_none(shape):
-    assert dense_layout(shape, 2**60) is None
-
-
-def test_shapes_with_a_size_that_varies_have_none():
-    trace = Trace()
-    assert dense_layout((2, trace.symbol(3)), 2**60) is None

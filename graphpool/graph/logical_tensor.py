@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from .._sizes import as_size, dense_layout, is_variable
+from .._sizes import as_size, is_variable
 from ..errors import InvalidArgumentError, InvalidShapeError, brief, explain
 from ..typing import MAX_NDIM, UNKNOWN_DIM, DataType, LayoutType, PropertyType, dense_strides
 from ._dense import dense_layout
