@@ -324,7 +324,8 @@ class Model(Ranked):
         results, and the states of open sessions; inputs are the caller's. A ``memory_limit`` of so many bytes will do
         if the results of one run are let go of before the next, and so will one without the packed ones: kernels for
         plain layouts run then. What follows from contents is not known before: results without a shape, and arrays of
-        host functions.
+        host functions, except where the most is known: what is found (`NonZero`, `Unique`), random numbers, sequences
+        of known length, and what lies behind them.
 
         Parameters
         ----------
