@@ -2,7 +2,7 @@
 
 The classes are made of the table below, in a pool of their own, so that they and those of the package onnx do not know
 of each other: `as_onnx` and `as_own` turn one into the other. Fields that the table does not have are kept as they are.
-Source: onnx-ml.proto of ONNX's IR version 13, for names, numbers and types of the fields.
+Source: onnx-ml.proto of ONNX's IR version 14, for names, numbers and types of the fields.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ AttributeProto.AttributeType UNDEFINED 0 FLOAT 1 INT 2 STRING 3 TENSOR 4 GRAPH 5
 TensorProto.DataType UNDEFINED 0 FLOAT 1 UINT8 2 INT8 3 UINT16 4 INT16 5 INT32 6 INT64 7 STRING 8 BOOL 9 FLOAT16 10
     DOUBLE 11 UINT32 12 UINT64 13 COMPLEX64 14 COMPLEX128 15 BFLOAT16 16 FLOAT8E4M3FN 17 FLOAT8E4M3FNUZ 18
     FLOAT8E5M2 19 FLOAT8E5M2FNUZ 20 UINT4 21 INT4 22 FLOAT4E2M1 23 FLOAT8E8M0 24 UINT2 25 INT2 26
+    FLOAT6E2M3 27 FLOAT6E3M2 28
 TensorProto.DataLocation DEFAULT 0 EXTERNAL 1
 """
 

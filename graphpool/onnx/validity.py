@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["is_valid", "knows_op"]
 
-_NEWEST_IR = 13
+_NEWEST_IR = 14
 
 _OWN_DOMAIN = "ai.onnx."
 """What domains of ONNX's own begin with, of which all operators have to be known."""
