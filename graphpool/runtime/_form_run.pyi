@@ -31,6 +31,9 @@ class Frame:
     @property
     def calls(self) -> list[Callable[[], object]]: ...
 
+class FrameStore:
+    """Idle frames of all forms that were made of one compilation."""
+
 class FormRun:
     """Runs a form for one set of sizes on an arena and a frame at a time; base of `Runner`, which makes frames."""
 

@@ -48,7 +48,9 @@ cdef class Frame:
 
 
 cdef class FrameStore:
-    """Idle frames of all forms that were made of one compilation: any of them is set up for another in a microsecond.
+    """Idle frames of all forms that were made of one compilation.
+
+    Any of them is set up for another form in a microsecond.
 
     Ownership: keeps frames, which refer to arenas by address alone. Threads: safe.
     """

@@ -9,11 +9,11 @@ from graphpool._sizes import key_of
 
 from .model_step import is_plain
 
-Described = namedtuple("Described", ("shape", "strides", "dtype", "nbytes"))
-Described.__doc__ = (
-    "What arrays for a tensor are; `strides` are None where it has no elements of its own to an array's.\n\n"
-    "Size `nbytes` in bytes."
-)
+
+class Described(namedtuple("Described", ("shape", "strides", "dtype", "nbytes"))):
+    """What arrays for a tensor are; `strides` are None where it has no elements of its own to an array's."""
+
+    __slots__ = ()
 
 
 cdef class SizedArrays:
@@ -89,8 +89,7 @@ cdef class FormSizes:
             if has_strides:
                 strides = numbers_at(sizes, place, rank)
                 place += rank
-            described = shape, strides, data_type.numpy, sizes.numbers[place]
-            found.made.append(tuple.__new__(Described, described))
+            found.made.append(tuple.__new__(Described, (shape, strides, data_type.numpy, sizes.numbers[place])))
             place += 1
         return found
 
