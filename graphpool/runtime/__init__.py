@@ -57,7 +57,7 @@
     form_steps.py   its partitions, compiled; form_plan.py: places in the arena, for one set of shapes or a range
     form_record.py  it as bytes for other processes; stored_forms.py: those of a model, found or stored
     temporaries.py  temporaries of a program, and their places for one set of sizes after another
-    _form_sizes.pyx shapes of its inputs and outputs for each set of sizes
+    _form_sizes.pyx shapes of its inputs and outputs for each set of sizes; described.py: what they say of an array
     form_charge.py  what the budget is charged for it
     _form_run.pyx   a run of a form: leases an arena, binds arrays, calls the steps, collects results
     runner.py       how it runs on addresses: where its tensors lie, and which calls its steps are

@@ -1,18 +1,10 @@
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from graphpool._size_program import SizeValues
 from graphpool.graph.logical_tensor import LogicalTensor
 
-class Described(NamedTuple):
-    """What arrays for a tensor are; `strides` are None where it has no elements of its own to an array's."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
-    dtype: np.dtype[Any]
-    nbytes: int
+from .described import Described
 
 class SizedArrays:
     """What arrays for tensors are: `made` for each kind of them, of which `numbers` says the one of an id."""

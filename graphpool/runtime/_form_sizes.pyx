@@ -2,18 +2,12 @@
 
 from graphpool._size_program cimport Numbers, SizeTable, SizeValues
 
-from collections import namedtuple
 from math import prod
 
 from graphpool._sizes import key_of
 
+from .described import Described
 from .model_step import is_plain
-
-
-class Described(namedtuple("Described", ("shape", "strides", "dtype", "nbytes"))):
-    """What arrays for a tensor are; `strides` are None where it has no elements of its own to an array's."""
-
-    __slots__ = ()
 
 
 cdef class SizedArrays:

@@ -7,7 +7,7 @@ from graphpool.memory import Budget
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.memory._budget import Keeper
 
-from ._form_sizes import Described
+from .described import Described
 
 class ResultArrays:
     """Hands out dense arrays; memory that nobody can reach any more goes to the next array of its key that fits."""

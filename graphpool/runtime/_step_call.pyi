@@ -2,10 +2,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._compiled import CompiledPartition
-from ._form_sizes import Described
 from ._program import Program
 from ._stream import Stream
 from ._tensor import Tensor
+from .described import Described
 
 class Addresses:
     def __init__(self, count: int) -> None: ...

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from graphpool.memory import Budget
-from graphpool.runtime._form_sizes import Described
 from graphpool.runtime._result_arrays import ResultArrays
+from graphpool.runtime.described import Described
 from tests.helpers.memory import run_threads
 
 F32 = np.dtype(np.float32)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.runtime._form_sizes import Described
 from graphpool.runtime._step_call import Addresses, StepCall, StepPorts
+from graphpool.runtime.described import Described
 
 F32 = np.dtype(np.float32)
 
