@@ -13,6 +13,7 @@ from graphpool._sizes import is_variable
 from .build import NotConvertible, Value, require
 from .node import Node, names_read
 from .proto import as_onnx
+from .sequences import items_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .proto import FunctionProto, TypeProto
     from .walk import Walk
 
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 NO_BOUND = 2**62
 """Of nodes, where limits alone bound them."""
@@ -212,6 +213,24 @@ def unroll_scan(
         states = results[: len(states)]
         scanned.append(results[len(states) :])
     return states + _scanned_outputs(walk.builder, attrs, _columns(scanned, node, len(states)))
+
+
+def unroll_map(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
+    """SequenceMap of sequences of known length: the body for the items at each place, and what is no sequence."""
+    body, values = node.attrs["body"], [present(value) for value in inputs]
+    items = [items_of(value) for value in values]
+    require(items[0] is not None, "a sequence whose length is not known")
+    lengths = {len(found) for found in items if found is not None}
+    require(len(lengths) == 1, "sequences of other lengths")
+    [length] = lengths
+    end = walk.end_of_unrolling()
+    require(walk.nnodes + length * (1 + len(body.nodes)) <= end, "a long map")
+    rows = []
+    for number in range(length):
+        walk.count(1, node)
+        given = [value if found is None else found[number] for value, found in zip(values, items, strict=True)]
+        rows.append(walk.unroll(enter_graph(body, walk.scope, given, (*path, number)), end))
+    return [Value(items=tuple([row[k] for row in rows])) for k in range(len(body.outputs))]
 
 
 def _scanned_outputs(builder: GraphBuilder, attrs: dict[str, Any], columns: list[tuple[Value, ...]]) -> list[Value]:

@@ -25,7 +25,17 @@ from .build import DataDependent, GraphBuilder, NotConvertible, Value, require
 from .data_dependent import DataDependentBuilder, Reads
 from .fold import compute, find_host_function, is_kept
 from .host import needs_host
-from .inline import NO_BOUND, Scope, enter_nodes, function_nodes, scan, take_branch, unroll_loop, unroll_scan
+from .inline import (
+    NO_BOUND,
+    Scope,
+    enter_nodes,
+    function_nodes,
+    scan,
+    take_branch,
+    unroll_loop,
+    unroll_map,
+    unroll_scan,
+)
 from .inner import branches, repeat_loop, repeat_scan
 from .node import names_read
 from .ops import convert
@@ -324,7 +334,7 @@ class Walk:
                 return results
             refusals.append(self._refusal)
         if refusals:
-            self._refusal = refusals[_TELLING]
+            self._refusal = refusals[min(_TELLING, len(refusals) - 1)]
         return None
 
     def rehearse(
@@ -485,6 +495,7 @@ _WAYS: dict[str, tuple[Way, ...]] = {
     "Scan": tuple(
         [partial(scan, one=way) for way in (partial(unroll_scan, most=_FEW_NODES), repeat_scan, unroll_scan)]
     ),
+    "SequenceMap": (unroll_map,),
 }
 """How control flow becomes part of a form, tried in this order."""
 

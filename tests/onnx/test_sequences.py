@@ -25,6 +25,16 @@ BODY = helper.make_graph(
         helper.make_tensor_sequence_value_info("after", TensorProto.FLOAT, None),
     ],
 )
+MAPPED = helper.make_graph(
+    [node("Shape", ["item"], ["shape"]), node("Size", ["shape"], ["rank"]), node("Equal", ["rank", "two"], ["flat"]),
+     node("If", ["flat"], ["sum"], then_branch=helper.make_graph(
+         [node("Add", ["item", "other"], ["a"])], "then", [], [helper.ValueInfoProto(name="a")]),
+         else_branch=helper.make_graph(
+             [node("Identity", ["item"], ["b"])], "else", [], [helper.ValueInfoProto(name="b")]))],
+    "mapped", [helper.ValueInfoProto(name="item"), helper.ValueInfoProto(name="other")],
+    [helper.ValueInfoProto(name="sum")])  # fmt: skip
+"""A sum, by a branch that sees what is outside."""
+
 PAIR = [node("Relu", ["x"], ["r"]), node("SequenceConstruct", ["x", "r"], ["s"])]
 EMPTY = node("SequenceEmpty", [], ["e"], dtype=TensorProto.FLOAT)
 
@@ -56,6 +66,11 @@ CASES = {
     "rows that a loop collects": (
         [EMPTY, node("Loop", ["two", "", "e"], ["s"], body=BODY), node("ConcatFromSequence", ["s"], ["y"], axis=0)],
         lambda x: x[:2].reshape(-1)),
+    "a map": (
+        [*PAIR, node("SequenceMap", ["s", "x"], ["t"], body=MAPPED), node("ConcatFromSequence", ["t"], ["y"], axis=0)],
+        lambda x: np.concatenate([2 * x, relu(x) + x])),
+    "a map as a result": (
+        [*PAIR, node("SequenceMap", ["s", "x"], ["y"], body=MAPPED)], lambda x: [2 * x, relu(x) + x]),
     "an optional": (
         [node("Optional", ["x"], ["o"]), node("OptionalGetElement", ["o"], ["g"]), node("Neg", ["g"], ["y"])],
         lambda x: -x),

@@ -37,10 +37,11 @@ _FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
 
 def _einsum(n: NodeView) -> Value:
     terms, result = _labels(n)
-    value, labels = n[0], terms[0]
-    for k, other in enumerate(terms[1:], 1):
+    operands = [_diagonal(n, n[k], term) for k, term in enumerate(terms)]
+    value, labels = operands[0]
+    for k, (operand, other) in enumerate(operands[1:], 1):
         later = set(result).union(*terms[k + 1 :])
-        value, labels = _multiply(n, value, labels, n[k], other, later)
+        value, labels = _multiply(n, value, labels, operand, other, later)
     value, labels = _sum_out(n, value, labels, set(result))
     return _ordered(n, value, labels, result)
 
@@ -56,13 +57,28 @@ def _labels(n: NodeView) -> tuple[list[str], str]:
     dots = max((rank for rank, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
     extra = "".join(spare[:dots])
     full = [term.replace("...", extra[dots - rank :]) for term, rank in zip(terms, ranks, strict=True)]
-    n.require(all(len(set(term)) == len(term) for term in full), "a diagonal")
     if not arrow:
         once = sorted(label for label in set(left) - set(",.") if left.count(label) == 1)
         right = ("..." if "..." in left else "") + "".join(once)
     for k, term in enumerate(full):
         n.require(len(term) == len(n[k].shape), "labels and dimensions differ in number")
     return full, right.replace("...", extra)
+
+
+def _diagonal(n: NodeView, value: Value, labels: str) -> tuple[Value, str]:
+    """The elements at which equal labels agree: of a square matrix each that lies a row and an element further."""
+    for label in sorted(set(labels)):
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            pair = first, labels.index(label, first + 1)
+            size, other = (int(value.shape[axis]) for axis in pair)
+            n.require(size == other, "a diagonal of what is not square")
+            rest = [axis for axis in range(len(labels)) if axis not in pair]
+            value = n.emit("StaticTranspose", value, order=[*rest, *pair])
+            rows = n.reshape(value, (*value.shape[:-2], size * size))
+            value = n.emit("Slice", rows, starts=[0], ends=[size * size], axes=[len(rest)], steps=[size + 1])
+            labels = "".join([*(labels[axis] for axis in rest), label])
+    return value, labels
 
 
 def _sum_out(n: NodeView, value: Value, labels: str, kept: set[str]) -> tuple[Value, str]:

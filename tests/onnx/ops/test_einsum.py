@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 
+import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
 
 SIZES = dict(zip("abcijkn", (2, 3, 4, 5, 6, 7, 3), strict=True))
@@ -31,5 +33,19 @@ def test_doubles_are_exact():
     check_against_evaluator(model, inputs)
 
 
-def test_a_diagonal_is_left_to_the_host():
-    assert check_against_evaluator(*node_model("Einsum", [random_array((3, 3))], equation="ii->i")) == 1
+@pytest.mark.parametrize("equation", ["ii->i", "ii", "iji->ij", "iijj->ij", "iii->i", "aij,jjk->ik", "iki->"])
+def test_diagonals(equation):
+    terms = equation.partition("->")[0].split(",")
+    operands = [random_array([SIZES[label] for label in term], seed=k) for k, term in enumerate(terms)]
+    assert check_against_evaluator(*node_model("Einsum", operands, equation=equation)) == 0
+
+
+def test_an_empty_diagonal():
+    assert check_against_evaluator(*node_model("Einsum", [np.zeros((0, 0), "float32")], equation="ii->i")) == 0
+
+
+def test_a_diagonal_of_a_matrix_that_is_not_square():
+    model, _ = node_model("Einsum", [random_array((3, 3))], equation="ii->i")
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 4
+    with pytest.raises(gp.GraphpoolError, match="the_Einsum"), gp.onnx.load(model) as loaded:
+        loaded.run({"x0": random_array((3, 4))})
