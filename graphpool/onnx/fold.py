@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
-from graphpool.runtime.constant_memory import is_one_number
+from graphpool.runtime.constant_memory import filled, is_one_number, memory_of
 
 from .bounds import deep_nbytes
 from .build import Value
@@ -73,8 +73,9 @@ def compute(source: OnnxModel, node: Node, inputs: Sequence[Value | None], captu
 
 def _frozen(content: Any) -> Any:
     if isinstance(content, (np.ndarray, np.generic)):
-        if not is_one_number(content):
-            content = np.require(content, requirements=["C", "A"])
+        if is_one_number(content):  # of its own, not what a file holds at whatever address
+            return filled(content.shape, memory_of(content).reshape(()).copy())
+        content = np.require(content, requirements=["C", "A"])
         content.flags.writeable = False
     return content
 

@@ -194,6 +194,19 @@ def test_results_have_elements_of_their_own():
         array[...] = 3
 
 
+def test_a_number_of_a_file_is_copied(tmp_path):
+    """Files have numbers at any address, and are mapped; what is made of one holds neither."""
+    path = tmp_path / "model.onnx"
+    nodes = [node("Expand", "o shape", "v"), node("Add", "x v")]
+    others = {"o": np.full((1, 1), 2.5, "float32")}
+    onnx.save(model_of(nodes, (100 * SIDE, SIDE), 2.5, {"x": X["x"][:1]}, others=others, is_filled=True), path)
+    with gp.onnx.load(path) as model:
+        [content] = filter(is_one_number, model.specialise().form.constants.values())
+        assert content.base.flags.owndata
+        assert content.flags.aligned
+        np.testing.assert_array_equal(model.run({"x": X["x"][:1]})["y"][7], X["x"][0] + 2.5)
+
+
 @pytest.mark.parametrize("scans", [False, True])
 def test_states_and_rows_of_loops(scans):
     """The first state, what is scanned and what a trip gives are one number each; trips read and write addresses."""
