@@ -111,7 +111,7 @@ def _check_graph(graph: Any, versions: Mapping[str, int], outer: frozenset[str],
         given = [name for name in outputs if name]
         _require(known.isdisjoint(given) and len(set(given)) == len(given))
         known.update(given)
-    _require(all(info.name in known for info in graph.output))
+    _require(all(info.name in known and info.name not in outer for info in graph.output))
 
 
 def _check_attributes(node: Any, op: _Op | None, versions: Mapping[str, int], known: set[str], may_own: bool) -> None:
