@@ -19,7 +19,7 @@ cdef enum:
     SPENT_AT_ONCE = 4096   # letters that are read before a search tells of them
 
 
-cdef class Place:
+cdef class _Place:
     """States that are followed at once. A place that was found behind a letter stays there."""
 
     cdef object states
@@ -99,7 +99,7 @@ cdef class Places:
         cdef const void *data = PyUnicode_DATA(text)
         cdef Py_ssize_t at = begin, end = -1, length = PyUnicode_GET_LENGTH(text)
         cdef Py_UCS4 letter
-        cdef Place place = self._first(text, begin)
+        cdef _Place place = self._first(text, begin)
         cdef object after
         if place.is_end:
             end = begin
@@ -114,13 +114,13 @@ cdef class Places:
                 after = place.far.get((letter, behind))
             if after is None:
                 after = self._take(place, text, at, behind)
-            place = <Place>after
+            place = <_Place>after
             if place.is_end:
                 end = at
         nread[0] = max(at - begin, 1)
         return end
 
-    cdef Place _first(self, str text, Py_ssize_t begin):
+    cdef _Place _first(self, str text, Py_ssize_t begin):
         """Where a part that begins here starts."""
         cdef int kind = PyUnicode_KIND(text), number = 0
         cdef const void *data = PyUnicode_DATA(text)
@@ -134,13 +134,13 @@ cdef class Places:
         if found is None:
             found = self._place(self._start(text[max(begin - 1, 0) : begin], text[begin : begin + 1]))
             begins[number] = found
-        return <Place>found
+        return <_Place>found
 
-    cdef Place _take(self, Place place, str text, Py_ssize_t at, int behind):
+    cdef _Place _take(self, _Place place, str text, Py_ssize_t at, int behind):
         """Take a step that nobody took before: from a place by the letter in front of `at`."""
         cdef str letter = text[at - 1]
         cdef Py_UCS4 code = ord(letter)
-        cdef Place found = self._place(self._step(place.states, letter, text[at : at + 1]))
+        cdef _Place found = self._place(self._step(place.states, letter, text[at : at + 1]))
         with cython.critical_section(self):     # another thread may have come to it; what is there must not go
             self._nsteps += 1
             if code < ASCII:
@@ -151,14 +151,14 @@ cdef class Places:
                 place.far.setdefault((code, behind), found)
         return found
 
-    cdef Place _place(self, states):
+    cdef _Place _place(self, states):
         with cython.critical_section(self):
             if self._nsteps >= MOST_STEPS or len(self._known) >= MOST_PLACES:
                 self._forget()
             found = self._known.get(states)
             if found is None:
-                found = self._known[states] = Place(states, self._end in states, 3 if self._asserts else 1)
-        return <Place>found
+                found = self._known[states] = _Place(states, self._end in states, 3 if self._asserts else 1)
+        return <_Place>found
 
     cdef _forget(self):
         """Begin anew; searches that are under way keep the places that they are at."""
