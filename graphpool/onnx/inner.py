@@ -169,7 +169,7 @@ def branches(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path)
     ]
     makers = [each.open([], list(dict.fromkeys(graph.outputs))) for each, graph in zip(inner, graphs, strict=True)]
     results = [known.value(walk) for known in given]
-    walk.add_inner(node, Branches(first, parts, makers), reads.values, results, all(natives))
+    walk.add_inner(node, Branches(node.label, first, parts, makers), reads.values, results, all(natives))
     return results
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass
+from graphpool.errors import InvalidShapeError, explain
 
 from .inner_models import InnerModels, inner_run
 
@@ -32,6 +33,8 @@ class Branches(InnerModels):
 
     Parameters
     ----------
+    name : str
+        Of the node that it stands for.
     condition : int
         Which of the function's tensors says whether the second one runs.
     branches : sequence of Branch
@@ -42,13 +45,20 @@ class Branches(InnerModels):
     kind = "branch"
     is_prepared = False
 
-    def __init__(self, condition: int, branches: Sequence[Branch], makers: Sequence[Callable[..., Model]]) -> None:
+    def __init__(
+        self, name: str, condition: int, branches: Sequence[Branch], makers: Sequence[Callable[..., Model]]
+    ) -> None:
         super().__init__(*makers)
-        self._condition, self._branches = condition, tuple(branches)
+        self._name, self._condition, self._branches = name, condition, tuple(branches)
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         """The results of the branch that is taken."""
-        taken = int(bool(np.asarray(inputs[self._condition]).reshape(())))
+        condition = np.asarray(inputs[self._condition])
+        if condition.size != 1:
+            raise InvalidShapeError(
+                explain(f"condition of node {self._name!r}", accepted="one element", got=f"shape {condition.shape}")
+            )
+        taken = int(bool(condition.reshape(())))
         branch = self._branches[taken]
         arrays = {name: inputs[place] for name, place in zip(branch.inputs, branch.places, strict=True)}
         with inner_run():

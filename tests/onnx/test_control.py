@@ -4,6 +4,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import graphpool as gp
+from graphpool.errors import InvalidShapeError
 from tests.helpers.onnx_models import check_against_evaluator, make_model, random_array
 
 X = random_array((3, 4))
@@ -66,6 +67,24 @@ def test_a_condition_that_is_computed_takes_one_of_two_models():
         for x in (X - 9, X + 9, X - 8):
             np.testing.assert_array_equal(loaded.run({"x": x})["y"], -x if x.sum() > 0 else np.maximum(x, 0))
         assert placed(loaded)[-1] == "branch"
+
+
+def test_a_condition_of_several_elements_is_refused():
+    branches = {
+        f"{name}_branch": body_graph([helper.make_node(kind, ["x"], ["r"])], [], [info("r", [3, 4])], name)
+        for name, kind in (("then", "Neg"), ("else", "Relu"))
+    }
+    nodes = [
+        helper.make_node("Not", ["flags"], ["turned"]),
+        helper.make_node("If", ["turned"], ["y"], name="pick", **branches),
+    ]
+    ports = [info("x", [3, 4]), info("flags", ["n"], TensorProto.BOOL)]
+    graph = helper.make_graph(nodes, "g", ports, [info("y", [3, 4])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    with gp.onnx.load(model) as loaded:
+        assert loaded.run({"x": X, "flags": np.ones(1, bool)})["y"].shape == (3, 4)
+        with pytest.raises(InvalidShapeError, match=r"'pick'; accepted: one element; got: shape \(3,\)"):
+            loaded.run({"x": X, "flags": np.ones(3, bool)})
 
 
 def loop_model(trips, cond_nodes=(), cond="more"):
