@@ -286,7 +286,7 @@ def _indices(n: NodeView, axis: _Axis, options: _Options) -> Value:
     is_floor = axis.given is None and (options.coordinates, options.nearest_mode) == ("asymmetric", "floor")
     if not is_floor or not _varies(axis):
         return n.builder.literal(options.indices(axis), DataType.S64)
-    sizes = [n.cast(_count(size), DataType.F32) for size in (axis.target, axis.size)]
+    sizes = [n.emit_several("TypeCast", [DataType.F32], _count(size))[0] for size in (axis.target, axis.size)]
     places = n.emit("Divide", n.cast(n.builder.positions(axis.target), DataType.F32), n.emit("Divide", *sizes))
     return n.emit("Minimum", n.cast(places, DataType.S64), _count(axis.size - 1))
 
