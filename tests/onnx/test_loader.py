@@ -31,7 +31,10 @@ SEARCH = [helper.make_node("Unique", ["x"], ["places"]), helper.make_node("CumSu
 REASONS = {
     "no ops": (node_model("Det", [random_array((3, 3))])[0], [("the_Det", "Det", "graphpool has no ops for it")]),
     "refused": (
-        node_model("Einsum", [random_array((3, 3))], equation="ii->i")[0], [("the_Einsum", "Einsum", "a diagonal")]),
+        make_model(
+            [helper.make_node("Resize", ["x", "", "scales"], ["y"], "the_Resize", mode="linear")],
+            {"x": np.arange(6, dtype=np.int32)}, ["y"], {"scales": np.float32([2])}),
+        [("the_Resize", "Resize", "integers between their elements")]),
     "known late": (
         make_model(SEARCH, {"x": X}, ["y"], {"axis": np.array(0)}),
         [("places", "Unique", "graphpool has no ops for it")]),
