@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from graphpool.errors import InvalidDataTypeError
 from graphpool.typing import DataType
 
 from .nibbles import Nibbles
@@ -22,9 +23,6 @@ __all__ = ["Reading", "filled", "is_one_number", "memory_of", "read_as", "readin
 
 _LARGE_NBYTES = 2**16
 """Smaller arrays are dense: kernels take vectors whose elements follow one another, and would copy others."""
-
-_IN_BUFFERS = frozenset(dtype.numpy for dtype in DataType if dtype is not DataType.UNDEF and dtype.bits >= 8)
-"""NumPy's types of elements that lie in buffers as they do in arrays."""
 
 
 class Reading(NamedTuple):
@@ -38,7 +36,15 @@ def is_one_number(value: Any) -> bool:
     """Whether a constant stays one number: all elements lie in one place, and would else take much memory."""
     if not isinstance(value, np.ndarray) or any(value.strides):
         return False
-    return value.nbytes > _LARGE_NBYTES and value.dtype in _IN_BUFFERS
+    return value.nbytes > _LARGE_NBYTES and _lies_in_buffers(value.dtype)
+
+
+def _lies_in_buffers(dtype: np.dtype[Any]) -> bool:
+    """Whether elements of a NumPy type lie in buffers as they do in arrays."""
+    try:
+        return dtype.isnative and DataType.parse(dtype).bits >= 8
+    except InvalidDataTypeError:
+        return False
 
 
 def filled(shape: Sequence[int], number: Any) -> np.ndarray[Any, Any]:
