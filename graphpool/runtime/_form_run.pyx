@@ -61,9 +61,12 @@ cdef class FrameStore:
     cdef object of(self, ArenaPool pool, address):
         """Those of an arena."""
         with cython.critical_section(self):
-            if self.pool is not pool or len(self.idle) > MAX_FRAMES:
-                self.pool, self.idle = pool, {}
-            return self.idle.setdefault(address, deque())
+            idle = self.idle.get(address) if self.pool is pool else None
+            if idle is None:    # a deque takes memory of the heap
+                if self.pool is not pool or len(self.idle) > MAX_FRAMES:
+                    self.pool, self.idle = pool, {}
+                idle = self.idle[address] = deque()
+            return idle
 
     cdef int give_back(self, Frame frame) except -1:
         idle = self.idle.get(frame.address)
