@@ -8,7 +8,8 @@ each; other named dimensions take the size given, 1 by default. Each shape is ru
 its own, right behind a run of the shape before it, so that threads are awake: the first run less the median of the
 others is what the shape costs. With ``--requests`` each of so many requests has sizes at random from all ranges, and
 is run once: the total without the first one, which loads the model, and how much memory the process holds more than
-after it. onnxruntime runs beside, in turns, where it is installed.
+after it. onnxruntime runs beside, in turns, where it is installed;
+behind its turns nothing runs until its threads sleep.
 """
 
 import argparse
@@ -24,6 +25,12 @@ import numpy as np
 
 import graphpool as gp
 
+SPIN_S = 0.1
+"""Longer than onnxruntime's threads spin for more work, on processors that what runs next would need."""
+
+TURN = 25
+"""Requests that one library answers before the other one does."""
+
 
 def parse_dims(texts):
     """Name of each dimension -> the sizes that it takes in turn."""
@@ -33,6 +40,14 @@ def parse_dims(texts):
         first, _, last = sizes.partition(":")
         dims[name] = range(int(first), int(last)) if last else range(int(first), int(first) + 1)
     return dims
+
+
+def check_dims(model, dims):
+    """Exit where the model has no dimension of a name."""
+    named = sorted({dim for port in model.inputs for dim in port.shape if isinstance(dim, str)})
+    for name in dims:
+        if name not in named:
+            sys.exit(f"no dimension {name!r}; accepted: {', '.join(named)}")
 
 
 def inputs_of(model, sizes, rng):
@@ -76,6 +91,7 @@ def measure(path, dims, threads):
     rng, count = np.random.default_rng(0), max(map(len, dims.values()), default=1)
     session = onnxruntime_session(path, threads)
     with gp.Engine("cpu", threads=threads) as engine, gp.onnx.load(path, engine=engine) as model:
+        check_dims(model, dims)
         costs, works, peers, last = [], [], [], None
         for k in range(count):
             sizes = {name: values[min(k, len(values) - 1)] for name, values in dims.items()}
@@ -90,6 +106,7 @@ def measure(path, dims, threads):
                 works.append(work)
                 if session is not None:
                     peers.append(first_and_others(lambda given: session.run(None, given), arrays, last))
+                    time.sleep(SPIN_S)
             last = arrays
         row = {
             "model": model.name,
@@ -115,6 +132,7 @@ def measure_requests(path, dims, threads, requests, seed):
     rng = np.random.default_rng(seed)
     courses = [{name: int(rng.choice(values)) for name, values in dims.items()} for _ in range(requests)]
     with gp.Engine("cpu", threads=threads) as engine, gp.onnx.load(path, engine=engine) as model:
+        check_dims(model, dims)
         own, arenas, before = [], [], 0
         for sizes in courses:
             own.append(timed(model.run, inputs_of(model, sizes, rng)))
@@ -134,10 +152,11 @@ def measure_requests(path, dims, threads, requests, seed):
         if session is not None:
             model.respecialise()
             own, peers = [], []
-            for sizes in courses:
-                arrays = inputs_of(model, sizes, rng)
-                own.append(timed(model.run, arrays))
-                peers.append(timed(session.run, None, arrays))
+            for begin in range(0, requests, TURN):
+                turn = [inputs_of(model, sizes, rng) for sizes in courses[begin : begin + TURN]]
+                own += [timed(model.run, arrays) for arrays in turn]
+                peers += [timed(session.run, None, arrays) for arrays in turn]
+                time.sleep(SPIN_S)
             row |= {"total_ms": sum(own[1:]), "onnxruntime_total_ms": sum(peers[1:])}
             row["ratio"] = row["total_ms"] / row["onnxruntime_total_ms"]
         return row
