@@ -6,11 +6,11 @@ brings in nothing more.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -37,12 +37,13 @@ class MappedReads:
 
     `spans` are (begin, end) of addresses of whole pages that it reads all of, in order and disjoint. `rows_nbytes` is
     the most that lookups bring in of tables of which they read a part, `counted_nbytes` what of both the budget counts.
-    Unit: bytes.
+    Unit: bytes. `files` are those in which the spans lie, which this keeps nobody from unmapping.
     """
 
     spans: tuple[tuple[int, int], ...] = ()
     rows_nbytes: int = 0
     counted_nbytes: int = 0
+    files: tuple[ref[mmap.mmap], ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -60,7 +61,9 @@ class MappedReads:
                 spans[-1] = spans[-1][0], max(end, spans[-1][1])
             else:
                 spans.append((begin, end))
-        return cls(tuple(spans), sum(one.rows_nbytes for one in found), sum(one.counted_nbytes for one in found))
+        files = tuple({file: None for one in found for file in one.files})
+        rows_nbytes, counted_nbytes = sum(one.rows_nbytes for one in found), sum(one.counted_nbytes for one in found)
+        return cls(tuple(spans), rows_nbytes, counted_nbytes, files)
 
     def present_nbytes(self) -> int:
         """How much of the spans the process has in memory now; 0 where the system does not tell. Unit: bytes."""
@@ -74,25 +77,31 @@ class MappedReads:
     def settle(self) -> None:
         """Bring the spans into memory, as far as a later read of one would bring in what lies around it.
 
-        What comes with them goes again. Nothing is done where the system does not tell which pages are present. Cost: a
-        look at each page of the first and last 2 MiB of a span; reads the file where the system does not have it in
-        memory.
+        What comes with them goes again, of their files alone: what lies beside these is other memory, which threads
+        may be writing to. Nothing is done where the system does not tell which pages are present. Cost: a look at each
+        page of the first and last 2 MiB of a span; reads the file where the system does not have it in memory.
         """
         try:
-            with _PAGES.open("rb", buffering=0) as file:
-                for begin, wanted in self._pieces():
-                    _bring(file.fileno(), begin, wanted)
+            with _PAGES.open("rb", buffering=0) as pages:
+                for file in filter(None, (found() for found in self.files)):  # stays mapped meanwhile
+                    for begin, wanted in self._pieces(file):
+                        _bring(pages.fileno(), file, begin, wanted)
         except OSError:
             return
 
-    def _pieces(self) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
-        """Addresses of what one fault may map, where spans have a part of it, and which pages these have."""
+    def _pieces(self, file: mmap.mmap) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+        """Offsets of what one fault may map of a file, where spans have a part of it, and which pages these have."""
+        start = address_of(file)
+        last = start + _up(len(file), mmap.PAGESIZE)
         found: dict[int, np.ndarray[Any, Any]] = {}
-        for begin, end in self.spans:
-            for address in {begin // PIECE_NBYTES * PIECE_NBYTES, (end - 1) // PIECE_NBYTES * PIECE_NBYTES}:
-                wanted = found.setdefault(address, np.zeros(PIECE_NBYTES // mmap.PAGESIZE, np.bool_))
-                wanted[max(begin - address, 0) // mmap.PAGESIZE : (end - address) // mmap.PAGESIZE] = True
-        yield from ((address, wanted) for address, wanted in sorted(found.items()) if not wanted.all())
+        for begin, end in ((max(begin, start), min(end, last)) for begin, end in self.spans):
+            if begin >= end:
+                continue
+            for piece in {begin // PIECE_NBYTES * PIECE_NBYTES, (end - 1) // PIECE_NBYTES * PIECE_NBYTES}:
+                low, high = max(piece, start), min(piece + PIECE_NBYTES, last)
+                wanted = found.setdefault(low, np.zeros((high - low) // mmap.PAGESIZE, np.bool_))
+                wanted[max(begin - low, 0) // mmap.PAGESIZE : (end - low) // mmap.PAGESIZE] = True
+        yield from ((low - start, wanted) for low, wanted in sorted(found.items()) if not wanted.all())
 
 
 NO_READS = MappedReads()
@@ -106,22 +115,17 @@ def _present(descriptor: int, begin: int, end: int) -> np.ndarray[Any, Any]:
     return found
 
 
-def _bring(descriptor: int, begin: int, wanted: np.ndarray[Any, Any]) -> None:
-    """Read these pages of a piece, and give back what was not in memory before and came with them."""
-    end = begin + PIECE_NBYTES
-    before = _present(descriptor, begin, end)
+def _bring(descriptor: int, file: mmap.mmap, begin: int, wanted: np.ndarray[Any, Any]) -> None:
+    """Read these pages of a piece of a file, and give back what was not in memory before and came with them."""
+    first = address_of(file) + begin
+    last = first + len(wanted) * mmap.PAGESIZE
+    before = _present(descriptor, first, last)
     for page in np.flatnonzero(wanted & ~before).tolist():
-        ctypes.c_ubyte.from_address(begin + page * mmap.PAGESIZE).value  # noqa: B018 - it reads
-    surplus = _present(descriptor, begin, end) & ~before & ~wanted
+        file[begin + page * mmap.PAGESIZE]  # is read
+    surplus = _present(descriptor, first, last) & ~before & ~wanted
     edges = np.flatnonzero(np.diff(surplus, prepend=False, append=False)).tolist()
-    for first, last in zip(edges[::2], edges[1::2], strict=True):
-        _give_back(begin + first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
-
-
-def _give_back(address: int, nbytes: int) -> None:
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    madvise(address, nbytes, mmap.MADV_DONTNEED)
+    for page, end in zip(edges[::2], edges[1::2], strict=True):
+        file.madvise(mmap.MADV_DONTNEED, begin + page * mmap.PAGESIZE, (end - page) * mmap.PAGESIZE)
 
 
 def reads_of(value: np.ndarray[Any, Any], mapping: mmap.mmap, rows_nbytes: int | None) -> MappedReads:
@@ -132,7 +136,7 @@ def reads_of(value: np.ndarray[Any, Any], mapping: mmap.mmap, rows_nbytes: int |
     first, last = byte_bounds(value)
     begin, end = first // mmap.PAGESIZE * mmap.PAGESIZE, _up(last, mmap.PAGESIZE)
     if rows_nbytes is None or end - begin <= PIECE_NBYTES:
-        return MappedReads(((begin, end),))
+        return MappedReads(((begin, end),), files=(ref(mapping),))
     start = address_of(mapping)
     begin = max(begin // PIECE_NBYTES * PIECE_NBYTES, start)
     end = min(_up(end, PIECE_NBYTES), _up(start + len(mapping), mmap.PAGESIZE))
