@@ -21,10 +21,10 @@ walk.py        one pass over the nodes for given input shapes: fold, convert, ex
 shape_values.py  arrays of sizes that may vary, and the nodes that compute with them
 data_dependent.py  the nodes whose shapes follow from what a run computes, as a model of their own
 sequences.py   sequences of known length, which no op needs to hold
-inline.py      nodes in place of one, as scopes of the walk: ONNX's functions; If, Loop and Scan whose course is known
+inline.py      nodes in place of one, as scopes of the walk: ONNX's functions; control flow whose course is known
 inner.py       If, Loop and Scan whose course only a run tells, and long loops: models for bodies and branches
 build.py       the graph under construction: values, constants, ops with inferred shapes
-types.py       ONNX's types and ours
+types.py       ONNX's types and ours; result_types.py: those of what some ops give, told without ONNX's inference
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
 inference_session.py  ONNX Runtime's Python interface; ort_value.py: its values; session_options.py: its options

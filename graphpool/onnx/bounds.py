@@ -15,8 +15,9 @@ from graphpool.runtime.host_budget import HostBudget
 from .arrays import elem_type_of, numpy_type
 from .proto import TensorProto, TypeProto, as_own
 from .result_sizes import known_nbytes
+from .result_types import told_types
 from .shape_values import ShapeArray
-from .types import array_type, element_type, pinned_type, plain_types, static_shape, tensor_type
+from .types import array_type, element_type, pinned_type, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -168,14 +169,11 @@ def infer_types(
     types = {name: type_ for name, value in values.items() if (type_ := _type_of(value, sizes)) is not None}
     if not all(name in types for name in node.input if name):
         return {}
-    text_type = _type_of_texts(node, values, types, sizes)
-    if text_type is not None:
-        return {node.output[0]: text_type}
+    told = told_types(node, values, types, sizes)
+    if told is not None:
+        return told
     if is_pinned:
         types = {name: pinned_type(type_, sizes) for name, type_ in types.items()}
-    plain = plain_types(node, types)
-    if plain is not None:
-        return plain
     import onnx
     from onnx import defs, helper, numpy_helper, shape_inference  # here, since few models need them
 
@@ -192,29 +190,6 @@ def infer_types(
     except shape_inference.InferenceError as error:
         raise InferenceError(str(error)) from error
     return {name: as_own(type_) for name, type_ in found.items()}
-
-
-def _type_of_texts(
-    node: Node, values: Mapping[str, Value], types: Mapping[str, TypeProto], sizes: dict[str, Any]
-) -> TypeProto | None:
-    """The type of the texts that a node gives, where ONNX infers less than it could; None for other nodes."""
-    type_ = types.get(node.input[0]) if node.input else None
-    if type_ is None or type_.tensor_type.elem_type != TensorProto.STRING:
-        return None
-    if node.op_type == "StringNormalizer" and not node.attrs.get("stopwords"):
-        return type_
-    if node.op_type == "Tokenizer" and type_.tensor_type.HasField("shape"):
-        found = TypeProto()
-        found.CopyFrom(type_)
-        found.tensor_type.shape.dim.add()
-        return found
-    shape = static_shape(type_, sizes)
-    if node.op_type == "Reshape" and shape is not None and values[node.input[1]].is_known:
-        wanted = np.asarray(values[node.input[1]].content).reshape(-1).tolist()
-        if wanted.count(-1) == 1 and all(dim > 0 or dim == -1 for dim in wanted):
-            rest = prod(shape) // -prod(wanted)
-            return tensor_type(TensorProto.STRING, [rest if dim == -1 else dim for dim in wanted], sizes)
-    return None
 
 
 def _is_small(value: Value) -> bool:

@@ -16,7 +16,6 @@ from .proto import TensorProto, TypeProto, as_own
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from .node import Node
 
 _PAIRS: dict[int, DataType] = {
     TensorProto.FLOAT: DataType.F32, TensorProto.DOUBLE: DataType.F64, TensorProto.FLOAT16: DataType.F16,
@@ -117,37 +116,6 @@ def tensor_type(elem: int, shape: Sequence[Any], sizes: dict[str, Any]) -> TypeP
     names = [f"size {dim.number}" if is_variable(dim) else int(dim) for dim in shape]
     sizes.update((name, dim) for name, dim in zip(names, shape, strict=True) if isinstance(name, str))
     return array_type(elem, names)
-
-
-_LISTS = frozenset({"cats_int64s", "cats_strings", "classlabels_int64s", "classlabels_strings"})
-
-
-def plain_types(node: Node, types: Mapping[str, TypeProto]) -> dict[str, TypeProto] | None:
-    """The types of the outputs of ops that scikit-learn's converters write, as ONNX infers them; None for other nodes.
-
-    `types` has those of all inputs.
-    """
-    if (
-        node.domain != "ai.onnx.ml"
-        or not (node.input and node.output)
-        or not types[node.input[0]].HasField("tensor_type")
-    ):
-        return None
-    found, tensor = TypeProto(), types[node.input[0]].tensor_type
-    lists = [value for name, value in node.attrs.items() if name in _LISTS]
-    if len(lists) != 1:  # ONNX says what is wrong
-        return None
-    if node.op_type == "OneHotEncoder" and tensor.HasField("shape"):
-        found.tensor_type.CopyFrom(tensor)
-        found.tensor_type.elem_type = TensorProto.FLOAT
-        found.tensor_type.shape.dim.add(dim_value=len(lists[0]))
-    elif node.op_type == "ZipMap" and tensor.elem_type == TensorProto.FLOAT:
-        entry = found.sequence_type.elem_type.map_type
-        entry.key_type = TensorProto.INT64 if "classlabels_int64s" in node.attrs else TensorProto.STRING
-        entry.value_type.tensor_type.elem_type = TensorProto.FLOAT
-    else:
-        return None
-    return {node.output[0]: found}
 
 
 def pinned_type(type_: TypeProto, sizes: Mapping[str, Any]) -> TypeProto:

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from graphpool.onnx import arrays, op_table
 from graphpool.onnx.node import Node
 from graphpool.onnx.proto import AttributeProto, ModelProto, as_onnx, as_own
-from graphpool.onnx.types import describe_type, plain_types, static_shape
+from graphpool.onnx.result_types import plain_types
+from graphpool.onnx.types import describe_type, static_shape
 from graphpool.onnx.validity import is_valid, knows_op
 from tests.fuzz.onnx_mutators import mutant
 from tests.fuzz.onnx_seeds import all_models
