@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import draw_eltwise, draw_moves, draw_products, draw_rows
+from . import draw_detection, draw_eltwise, draw_moves, draw_products, draw_rows
 from .cases import Case
 from .expect import ids_of
 from .maker import Maker, Refused
 
 __all__ = ["generate"]
 
-DRAWS = (*draw_eltwise.DRAWS, *draw_products.DRAWS, *draw_rows.DRAWS, *draw_moves.DRAWS)
+DRAWS = (
+    *draw_eltwise.DRAWS, *draw_products.DRAWS, *draw_rows.DRAWS, *draw_moves.DRAWS, *draw_detection.DRAWS,
+)  # fmt: skip
 WEIGHTS = np.array([weight for weight, _ in DRAWS]) / sum(weight for weight, _ in DRAWS)
 
 

@@ -73,9 +73,10 @@ static float mean_of(const region_sample *y, int64_t ny, const region_sample *x,
     return count > 0 ? sum / count : 0;
 }
 
+/* NaN if either is. */
 static float larger(float a, float b)
 {
-    return a > b ? a : b;
+    return a > b || isnan(a) ? a : b;
 }
 
 /* The largest of the weighted corners of all samples, as ONNX defines it; those outside are 0. */

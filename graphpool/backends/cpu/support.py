@@ -29,6 +29,7 @@ __all__ = [
     "instruction",
     "is_anchor",
     "is_elementwise",
+    "is_plain_resampling",
     "register_between",
     "register_of",
     "register_of_type",
@@ -158,9 +159,15 @@ def has_no_axes_input(op: Op) -> bool:
     return len(op.inputs) == 1
 
 
+def is_plain_resampling(op: Op) -> bool:
+    """Whether sizes or scales are attributes, of three axes at most."""
+    return has_no_axes_input(op) and max(len(op.attrs.get(name, ())) for name in ("sizes", "scales")) <= 3
+
+
 def has_small_windows(op: Op) -> bool:
-    """Whether the geometry fits the kernels' 64 bits in every sum and product; the reference has no such limit."""
-    return all(max(op.attrs.get(name, ()), default=0) < MOST_STEPS for name in _GEOMETRY)
+    """Whether the geometry fits the kernels: three axes, 64 bits in every sum and product. The reference takes all."""
+    given = [op.attrs.get(name, ()) for name in _GEOMETRY]
+    return all(len(numbers) <= 3 and max(numbers, default=0) < MOST_STEPS for numbers in given)
 
 
 _GEOMETRY = ("kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding")

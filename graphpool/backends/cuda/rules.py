@@ -17,11 +17,11 @@ from ..cpu.lower.region import Region
 from ..cpu.match.groups import AnchorGroup
 from ..cpu.products.matmul_problem import Product
 from ..cpu.support import RULES as CPU_RULES
-from ..cpu.support import has_no_axes_input, register_of_type
+from ..cpu.support import has_no_axes_input, has_small_windows, is_plain_resampling, register_of_type
 from .attention import lower_attention
 from .library import lower_by_library
 from .lowering import Tail, as_float, lower_elementwise, split_axis
-from .support import MOST_BEST, RULES, has_rule, has_windows, rule
+from .support import MOST_BEST, RULES, has_rule, rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ def _windows(lowering: CudaLowering, group: AnchorGroup, source: Value, kernel: 
     )  # fmt: skip
 
 
-@rule("Convolution", "ConvTranspose", where=has_windows)
+@rule("Convolution", "ConvTranspose", where=has_small_windows)
 def lower_convolution(lowering: CudaLowering, group: AnchorGroup) -> None:
     """Implicit matrix products, with weights as they lie."""
     op, is_transposed = group.anchor, group.anchor.kind == "ConvTranspose"
@@ -105,7 +105,7 @@ def lower_convolution(lowering: CudaLowering, group: AnchorGroup) -> None:
     tail.emit(call, [source, weights])
 
 
-@rule("AvgPool", "MaxPool", where=has_windows)
+@rule("AvgPool", "MaxPool", where=has_small_windows)
 def lower_pool(lowering: CudaLowering, group: AnchorGroup) -> None:
     """Maximum or mean of each window."""
     op = group.anchor
@@ -120,7 +120,7 @@ def lower_pool(lowering: CudaLowering, group: AnchorGroup) -> None:
     tail.emit(call, [source])
 
 
-@rule("Interpolate", where=has_no_axes_input)
+@rule("Interpolate", where=is_plain_resampling)
 def lower_interpolate(lowering: CudaLowering, group: AnchorGroup) -> None:
     """Resampling."""
     op, result = group.anchor, lowering.shapes[group.result]

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..._kernels.cuda.source import DTYPES, NIBBLES, REGISTERS
 from ..cpu.lower import instructions  # noqa: F401  (imported for what it registers)
-from ..cpu.support import FLOATS, INSTRUCTIONS, common_register, has_small_windows, is_elementwise
+from ..cpu.support import FLOATS, INSTRUCTIONS, common_register, is_elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...graph.op import Op
 
-__all__ = ["MOST_BEST", "RULES", "has_rule", "has_windows", "rule", "supports"]
+__all__ = ["MOST_BEST", "RULES", "has_rule", "rule", "supports"]
 
 Rule = TypeVar("Rule", bound="Callable[..., None]")
 
@@ -63,8 +63,3 @@ def supports(op: Op) -> bool:
 def has_rule(op: Op) -> bool:
     """Whether a rule of its own emits the op: groups of scales do not fit an elementwise program."""
     return op.kind in RULES and not is_elementwise(op)
-
-
-def has_windows(op: Op) -> bool:
-    """Whether the geometry of windows fits the kernels."""
-    return has_small_windows(op) and len(op.attrs.get("strides", ())) <= 3

@@ -56,6 +56,15 @@ def test_regions_as_far_and_large_as_they_like(isa):
     assert 0 < sampled(x, whole, np.zeros(1, np.int64), (1, 1), isa)[0, 0, 0, 0] < 1e-10
 
 
+@pytest.mark.parametrize("isa", isas())
+def test_a_nan_is_the_largest_corner_wherever_it_lies(isa):
+    rois, images = np.array([[0, 0, 4, 4]], np.float32), np.zeros(1, np.int64)
+    for place in np.ndindex(4, 4):
+        x = np.ones((1, 1, 4, 4), np.float32)
+        x[(0, 0, *place)] = np.nan
+        assert np.isnan(sampled(x, rois, images, (1, 1), isa, ratio=4, is_max=True)).all()
+
+
 def test_images_by_index_and_those_without_pixels():
     x = np.arange(3, dtype=np.float32).reshape(3, 1, 1, 1)
     rois = np.tile(np.float32([0, 0, 1, 1]), (5, 1))

@@ -26,6 +26,14 @@ def test_conv_in_other_dimensions(spatial):
     assert check_against_evaluator(*node_model("Conv", [x, weights], pads=[1] * 2 * spatial)) == 0
 
 
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "MaxPool", "AveragePool"])
+def test_four_spatial_axes_go_to_the_reference_backend(kind):
+    x, weights = random_array((1, 2, 3, 3, 3, 3)), random_array((2, 2, 2, 2, 2, 2), seed=1)
+    is_pool = kind.endswith("Pool")
+    model = node_model(kind, [x] if is_pool else [x, weights], **({"kernel_shape": [2] * 4} if is_pool else {}))
+    assert check_against_evaluator(*model) > 0
+
+
 @pytest.mark.parametrize("attributes", [
     {}, {"strides": [2, 3]}, {"pads": [1, 1, 0, 1]}, {"strides": [2, 2], "output_padding": [1, 1]},
     {"dilations": [2, 1]},

@@ -11,7 +11,7 @@ from ....graph.shapes import channel_axis, per_axis, resolve_pads
 from ....typing import DataType
 from ..lower.epilogue import emit_anchor, find_image, make_epilogue
 from ..lower.integers import integers_of
-from ..support import has_no_axes_input, has_small_windows, rule
+from ..support import has_small_windows, is_plain_resampling, rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
@@ -43,7 +43,7 @@ def lower_pool(lowering: Lowering, group: AnchorGroup) -> None:
     emit_anchor(lowering, group, call, [source], epilogue)
 
 
-@rule("Interpolate", is_anchor=True, where=has_no_axes_input)
+@rule("Interpolate", is_anchor=True, where=is_plain_resampling)
 def lower_interpolate(lowering: Lowering, group: AnchorGroup) -> None:
     """Resampling, post-ops behind it."""
     op = group.anchor
