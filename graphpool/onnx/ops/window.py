@@ -17,32 +17,39 @@ if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
 
+_SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
 def window(n: NodeView, spatial: int) -> dict[str, Any]:
-    """Strides and pads in our spelling."""
-    pads = list(n.attr("pads") or [0] * (2 * spatial))
+    """Strides and pads in our spelling; VALID are no pads."""
     auto_pad = n.attr("auto_pad", "NOTSET")
+    pads = list((auto_pad != "VALID" and n.attr("pads")) or [0] * (2 * spatial))
     return {
         "strides": n.attr("strides") or [1] * spatial,
         "pads_begin": pads[:spatial],
         "pads_end": pads[spatial:],
         "data_format": "NCX",
-        "auto_pad": "None" if auto_pad == "NOTSET" else auto_pad,
+        "auto_pad": auto_pad if auto_pad in _SAME else "None",
     }
 
 
 def pool_window(n: NodeView, kernel: list[int], dilations: list[int]) -> dict[str, Any]:
-    """`window` of pooling, with one window where the input lacks less than a stride of a whole one.
+    """`window` of pooling with `rounding_type`: our op has as many windows as `_axes` tells.
 
-    ONNX's shape inference and ONNX Runtime round the number of windows towards zero.
+    Where neither rounding gives these along all axes, the pads behind the input have room for them.
     """
-    options = window(n, len(kernel))
-    if n.attr("ceil_mode", 0) or options["auto_pad"] != "None" or n.attr("count_include_pad", 0):
+    options = window(n, len(kernel)) | {"rounding_type": "floor"}
+    if options["auto_pad"] in _SAME:
         return options
-    for k, size in enumerate(n[0].shape[2:]):
-        missing = dilations[k] * (kernel[k] - 1) + 1 - size - options["pads_begin"][k] - options["pads_end"][k]
-        if size > 0 and 0 < missing < options["strides"][k]:
-            options["pads_end"][k] += int(missing)
-    return options
+    reaches = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    rounds_up = bool(n.attr("ceil_mode", 0))
+    if rounds_up and all(map(operator.le, map(operator.add, options["pads_end"], options["strides"]), reaches)):
+        return options | {"rounding_type": "ceil"}  # every window that sticks out starts before the end, at any size
+    axes = _axes(n, kernel, dilations)
+    if rounds_up and all(axis.longer or not axis.rest for axis in axes):
+        return options | {"rounding_type": "ceil"}
+    ends = [int(axis.needed_end) if axis.longer else axis.end for axis in axes]
+    return options | {"pads_end": ends}
 
 
 def dilations_of(n: NodeView, spatial: int) -> list[int]:
@@ -118,7 +125,8 @@ _BYTES = (DataType.U8, DataType.S8)
 
 def _max_pool(n: NodeView) -> list[Value]:
     """Maxima and, where they are read, their places."""
-    return _max_with_places(n, _axes(n, list(n.attr("kernel_shape")))) if n.gives(1) else [maxima(n)]
+    kernel = list(n.attr("kernel_shape"))
+    return _max_with_places(n, _axes(n, kernel, dilations_of(n, len(kernel)))) if n.gives(1) else [maxima(n)]
 
 
 def maxima(n: NodeView) -> Value:
@@ -127,10 +135,7 @@ def maxima(n: NodeView) -> Value:
     dilations = dilations_of(n, len(kernel))
     as_bytes = {"qtype": "per_tensor", "scales": [1.0]} if n[0].dtype in _BYTES else None
     source = n[0] if as_bytes is None else n.emit_several("Dequantize", [DataType.F32], n[0], **as_bytes)[0]
-    result = n.emit(
-        "MaxPool", source, kernel=kernel, rounding_type=_rounding(n, kernel, dilations), dilations=dilations,
-        **pool_window(n, kernel, dilations),
-    )  # fmt: skip
+    result = n.emit("MaxPool", source, kernel=kernel, dilations=dilations, **pool_window(n, kernel, dilations))
     return result if as_bytes is None else n.emit_several("Quantize", [n[0].dtype], result, **as_bytes)[0]
 
 
@@ -169,22 +174,20 @@ def _window_places(axes: list[_Axis], storage_order: int) -> np.ndarray[Any, Any
 
 
 def _average_pool(n: NodeView) -> Value:
-    kernel = list(n.attr("kernel_shape"))
-    if max(dilations_of(n, len(kernel))) > 1:
-        return _dilated_mean(n, kernel)
-    return n.emit(
-        "AvgPool", n[0], kernel=kernel, rounding_type=_rounding(n, kernel, [1] * len(kernel)),
-        exclude_pad=not n.attr("count_include_pad", 0), **pool_window(n, kernel, [1] * len(kernel)),
-    )  # fmt: skip
+    kernel, has_pads = list(n.attr("kernel_shape")), bool(n.attr("count_include_pad", 0))
+    dilations = dilations_of(n, len(kernel))
+    options = pool_window(n, kernel, dilations)
+    if max(dilations) > 1 or (has_pads and options["pads_end"] != window(n, len(kernel))["pads_end"]):
+        return _mean_by_count(n, kernel, dilations, has_pads)
+    return n.emit("AvgPool", n[0], kernel=kernel, exclude_pad=not has_pads, **options)
 
 
-def _dilated_mean(n: NodeView, kernel: list[int]) -> Value:
+def _mean_by_count(n: NodeView, kernel: list[int], dilations: list[int], has_pads: bool) -> Value:
     """Sums of windows by the numbers of elements in them, which are known."""
-    axes = _axes(n, kernel)
-    includes_pads = bool(n.attr("count_include_pad", 0))
+    axes = _axes(n, kernel, dilations)
     counts = np.ones(())
     for axis in axes:
-        counts = np.multiply.outer(counts, axis.counts(includes_pads))
+        counts = np.multiply.outer(counts, axis.counts(has_pads))
     total = _window_sums(n, n[0], axes)
     return n.emit("Divide", total, n.literal(counts[None, None], total))
 
@@ -194,7 +197,8 @@ def _lp_pool(n: NodeView) -> Value:
     p = n.attr("p", 2)
     size = n.emit("Abs", n[0])
     powers = size if p == 1 else n.emit("Square", size) if p == 2 else n.emit("Pow", size, beta=p)
-    total = _window_sums(n, powers, _axes(n, list(n.attr("kernel_shape"))))
+    kernel = list(n.attr("kernel_shape"))
+    total = _window_sums(n, powers, _axes(n, kernel, dilations_of(n, len(kernel))))
     return total if p == 1 else n.emit("Sqrt", total) if p == 2 else n.emit("Pow", total, beta=1 / p)
 
 
@@ -211,6 +215,12 @@ class _Axis:
     count: int
     """Positions of the window."""
 
+    rest: int
+    """Elements behind the last window that lies within the input and its pads."""
+
+    longer: int
+    """1 where one more window sticks out behind these, else 0."""
+
     @property
     def needed_end(self) -> int:
         """Pad behind the input with which a convolution has as many positions."""
@@ -225,23 +235,28 @@ class _Axis:
         return np.asarray(np.sum((places >= low) & (places < high), axis=1))
 
 
-def _axes(n: NodeView, kernel: list[int]) -> list[_Axis]:
-    """The windows of a pooling node along each axis."""
-    options, dilations, rounds_up = window(n, len(kernel)), dilations_of(n, len(kernel)), bool(n.attr("ceil_mode", 0))
+def _axes(n: NodeView, kernel: list[int], dilations: list[int]) -> list[_Axis]:
+    """The windows of a pooling node along each axis.
+
+    Rounded up, a window that would start behind the input and its first pad is left out. Where the input lacks less
+    than a stride of a whole window there is one: ONNX's shape inference and ONNX Runtime round towards zero.
+    """
+    options, rounds_up = window(n, len(kernel)), bool(n.attr("ceil_mode", 0))
     found = []
     for k, size in enumerate(n[0].shape[2:]):
         stride, begin, end = options["strides"][k], options["pads_begin"][k], options["pads_end"][k]
         extent = dilations[k] * (kernel[k] - 1) + 1
-        if options["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
+        if options["auto_pad"] in _SAME:
             count = -(-size // stride)
             total = max((count - 1) * stride + extent - size, 0)
             begin = total // 2 if options["auto_pad"] == "SAME_UPPER" else total - total // 2
-            end = total - begin
-        else:
-            count, rest = divmod(size + begin + end - extent, stride)
-            # a window that would start behind the input and its first pad is left out
-            count += 2 if rest and rounds_up and (count + 1) * stride < size + begin else 1
-        found.append(_Axis(size, kernel[k], stride, dilations[k], begin, end, count))
+            found.append(_Axis(size, kernel[k], stride, dilations[k], begin, total - begin, count, 0, 0))
+            continue
+        room = size + begin + end - extent
+        count, rest = room // stride + 1, room % stride
+        sticks_out = rounds_up and rest and count * stride < size + begin
+        longer = int(bool(sticks_out or (room < 0 and -room < stride and size > 0)))
+        found.append(_Axis(size, kernel[k], stride, dilations[k], begin, end, count + longer, rest, longer))
     return found
 
 
@@ -255,23 +270,6 @@ def _window_sums(n: NodeView, value: Value, axes: list[_Axis]) -> Value:
         pads_end=[axis.needed_end for axis in axes], dilations=[axis.dilation for axis in axes], groups=channels,
         data_format="NCX", weights_format="OIX",
     )  # fmt: skip
-
-
-def _rounding(n: NodeView, kernel: list[int], dilations: list[int]) -> str:
-    """How our op has to round: ONNX rounds up, but leaves out a window that would start behind the input."""
-    if not n.attr("ceil_mode", 0):
-        return "floor"
-    options, needed = window(n, len(kernel)), set()
-    reaches = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]
-    if all(map(operator.le, map(operator.add, options["pads_end"], options["strides"]), reaches)):
-        return "ceil"  # every window that sticks out starts before the end, whatever the size
-    for k, size in enumerate(n[0].shape[2:]):
-        begin, end, stride = options["pads_begin"][k], options["pads_end"][k], options["strides"][k]
-        last, rest = divmod(size + begin + end - dilations[k] * (kernel[k] - 1) - 1, stride)
-        if rest:
-            needed.add("ceil" if (last + 1) * stride < size + begin else "floor")
-    n.require(len(needed) < 2, "one dimension rounds up and another one down")
-    return needed.pop() if needed else "floor"
 
 
 def _lrn(n: NodeView) -> Value:

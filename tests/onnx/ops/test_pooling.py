@@ -59,6 +59,47 @@ def test_a_dilated_mean(pads, includes_pads, rounds_up):
     assert_close(result, dilated_mean(X, options, includes_pads, rounds_up))
 
 
+@pytest.mark.parametrize(("options", "shape"), [
+    ({"kernel_shape": [1, 2, 3], "strides": [3, 3, 2]}, (3, 3, 4)),  # rounded down, down and up
+    ({"kernel_shape": [1, 3, 2], "strides": [2, 3, 2], "auto_pad": "VALID"}, (4, 3, 4)),
+    ({"kernel_shape": [2, 2, 9], "strides": [3, 3, 2], "pads": [0, 1, 0, 0, 0, 0]}, (3, 4, 1)),  # the last is short
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool", "AveragePool with pads"])
+def test_each_axis_rounds_up_by_itself(kind, options, shape):
+    x = random_array((2, 3, 8, 9, 8))
+    model, inputs = node_model("Identity", [x])
+    given = {"count_include_pad": 1} if kind.endswith("pads") else {}
+    node = helper.make_node(kind.split()[0], ["x0"], ["y0"], ceil_mode=1, **options, **given)
+    model.graph.node[0].CopyFrom(node)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        result = loaded.run(inputs)["y0"]
+    assert result.shape == (2, 3, *shape)
+    begin = [*options.get("pads", [0] * 6)][:3]
+    far = np.pad(x, [(0, 0), (0, 0), *((number, 9) for number in begin)], constant_values=np.nan)
+    if given:  # pads count, what sticks out behind them does not
+        far[:, :, : 8 + begin[0], : 9 + begin[1], : 8 + begin[2]] = np.nan_to_num(
+            far[:, :, : 8 + begin[0], : 9 + begin[1], : 8 + begin[2]]
+        )
+    found = np.empty(result.shape, np.float32)
+    for place in np.ndindex(*shape):
+        spans = [slice(p * s, p * s + k)
+                 for p, s, k in zip(place, options["strides"], options["kernel_shape"], strict=True)]  # fmt: skip
+        best = np.nanmax if kind == "MaxPool" else np.nanmean
+        found[(..., *place)] = best(far[(..., *spans)], axis=(2, 3, 4))
+    assert_close(result, found)
+
+
+def test_pads_count_where_the_input_lacks_less_than_a_stride():
+    x = random_array((1, 2, 1, 7))
+    model, inputs = node_model(
+        "AveragePool", [x], kernel_shape=[2, 3], strides=[2, 3], pads=[0, 1, 0, 1], count_include_pad=1
+    )
+    with gp.onnx.load(model, fallback=False) as loaded:
+        result = loaded.run(inputs)["y0"]
+    padded = np.pad(x, [(0, 0), (0, 0), (0, 0), (1, 1)]).reshape(1, 2, 1, 3, 3)
+    assert_close(result, padded.mean(-1))
+
+
 def dilated_mean(x, options, includes_pads, rounds_up):
     """Window by window; NaN stands for what counts in no mean."""
     (top, left, bottom, right), fill = options["pads"], 0.0 if includes_pads else np.nan
