@@ -32,7 +32,6 @@ def _grid_sample(n: NodeView) -> Value:
     mode, rank = _MODES.get(mode, mode), len(n[0].shape) - 2
     n.require(mode in ("linear", "nearest", "cubic") and padding in ("zeros", "border", "reflection"), "such a mode")
     n.require(rank in (2, 3) and n[1].shape[-1] == rank, "an input that is no image or volume")
-    n.require(mode != "cubic" or padding != "reflection", "mode cubic with reflection")
     x, grid = n.cast(n[0], DataType.F32), n.cast(n[1], DataType.F32)
     batch, channels, *sizes = x.shape
     n.require(0 not in sizes, "an image without elements")
@@ -104,10 +103,10 @@ class _Axis:
         if self._mode == "linear":
             rest = n.emit("Subtract", n.literal(1.0, share), share)
             return [self._tap(first, rest), self._tap(n.emit("Add", first, n.literal(1.0, first)), share)]
-        return [
-            self._tap(n.emit("Add", first, n.literal(float(step), first)), weight(share))
-            for step, weight in zip((-1, 0, 1, 2), self._cubic(), strict=True)
-        ]
+        places = [n.emit("Add", first, n.literal(float(step), first)) for step in (-1, 0, 1, 2)]
+        if self._padding == "reflection":
+            places = list(map(self._reflected, places))
+        return [self._tap(tap, weight(share)) for tap, weight in zip(places, self._cubic(), strict=True)]
 
     def _inside(self, place: Value) -> Value:
         """The place as the padding moves it; zeros are for the weights."""

@@ -83,7 +83,7 @@ def find_phases(site: ConvSite) -> Choice | None:
     """The transposed convolution phase by phase, with weights kept by the constant tensor cache.
 
     None where they are no constants, BLAS is forced, the result's channels do not lie innermost, or a phase is no
-    convolution.
+    convolution, or has more axes than its kernel walks.
     """
     lowering, op = site.lowering, site.op
     if site.group.dequantized or forced("ConvTranspose") == "blas":
@@ -103,6 +103,8 @@ def find_phases(site: ConvSite) -> Choice | None:
     layout = PhaseWeights(shape, ConvAxes(inner, outer, kernel_axes), tuple(part.step for part in found[0]))
     formats = layout.phases()
     phases = tuple((phase, *formats[tuple(part.first for part in phase)]) for phase in found)
+    if not _fits(site, phases, lowering.temporary(site.result, order=site.order)):  # where results go at worst
+        return None
     if lowering.find_given(tensor_id, [layout]) is not None:
         own = PackedWeights(weights.as_bytes, phases, site.bias)
         return Choice(lambda place: _emit(site, own, place), site.target())

@@ -88,7 +88,7 @@ def test_geometry(engine, name, weights_format):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_random_geometry(engine, data):
-    ndim = data.draw(st.integers(1, 2))
+    ndim = data.draw(st.integers(1, 3))
     draw = lambda low, high: [data.draw(st.integers(low, high)) for _ in range(ndim)]  # noqa: E731
     groups, ic, oc = (data.draw(st.integers(1, 2)), *(data.draw(st.sampled_from([1, 3, 20])) for _ in range(2)))
     src, kernel, strides, dilations = draw(1, 6), draw(1, 5), draw(1, 4), draw(1, 3)
@@ -148,6 +148,12 @@ def test_inside_a_region_of_images(engine):
 
 def test_a_phase_without_taps_keeps_the_plain_kernel(engine):
     names = run(engine, lambda b: conv_transpose(b, b.input((1, 3, 3, 20)), 16, (1, 1), bias=True, strides=[2, 2]))
+    assert "f32_conv_packed" not in names
+
+
+def test_volumes_of_a_batch_whose_axes_no_stride_joins_keep_the_plain_kernel(engine):
+    attrs = {"strides": [2, 3, 2], "pads_begin": [0, 1, 1], "pads_end": [0, 0, 1]}
+    names = run(engine, lambda b: conv_transpose(b, b.input((2, 2, 4, 4, 4)), 6, (3, 4, 2), bias=True, **attrs))
     assert "f32_conv_packed" not in names
 
 
