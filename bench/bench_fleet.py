@@ -160,10 +160,7 @@ def measure(seconds, pad_s):
             alone = clients.send(np.arange(20) * 0.2)
             count = round(load * capacity * seconds)
             sent.append((load, alone, clients.send(poisson_arrivals(load * capacity, count, seed=number))))
-    return {
-        "capacity_per_s": capacity,
-        "loads": [compare(load, alone, loaded, service.runs) for load, alone, loaded in sent],
-    }
+    return {"capacity_per_s": capacity, "loads": compare(sent, service.runs)}
 
 
 def shares_beside(runs):
@@ -175,31 +172,47 @@ def shares_beside(runs):
     return np.minimum(common.clip(min=0).sum(axis=1) / runs[:, 2], 1)
 
 
-def compare(load, alone, loaded, runs):
-    """A row of the table."""
-    sent_s, status, taken_s = loaded
-    lone_runs = runs[(runs[:, 0] > alone[0][0]) & (runs[:, 0] < alone[0][-1] + alone[2][-1])]
-    overhead_s = statistics.median(alone[2]) - statistics.median(lone_runs[:, 2])
-    runs = runs[(runs[:, 0] > sent_s[0]) & (runs[:, 0] < (sent_s + taken_s).max())]
+def times_of(runs):
+    """What the simulator is told of runs, as if the other worker had been at work all the time."""
     beside, single = shares_beside(runs), runs[:, 1] == 1
     alone_s, both_s = (np.median(runs[single & chosen, 2]) for chosen in (beside < 0.05, beside > 0.95))
     alone_share = float(min(alone_s / both_s, 1.0))
     full_s = runs[:, 2] / (beside + (1 - beside) * alone_share)
-    times = {ROWS * int(count): full_s[runs[:, 1] == count].tolist() for count in np.unique(runs[:, 1])}
+    return ServiceTimes.of_runs(runs[:, 0] - runs[:, 2], ROWS * runs[:, 1], full_s, alone_share)
+
+
+def compare(sent, runs):
+    """A row of the table for each load: the simulator goes through all of them, as the service did."""
+    times, begin_s = times_of(runs), (runs[:, 0] - runs[:, 2]).min()
+    lone_s = [
+        (alone[2], runs[(runs[:, 0] > alone[0][0]) & (runs[:, 0] < alone[0][-1] + alone[2][-1]), 2])
+        for _, alone, _ in sent
+    ]
+    overhead_s = float(
+        statistics.median(statistics.median(taken_s) - statistics.median(run_s) for taken_s, run_s in lone_s)
+    )
     service = Service(
-        times=ServiceTimes(times, alone_share), workers=WORKERS, most_rows=MOST_ROWS, max_requests=MOST_REQUESTS,
-        deadline_s=DEADLINE_S, overhead_s=overhead_s,
+        times=times, workers=WORKERS, most_rows=MOST_ROWS, max_requests=MOST_REQUESTS, deadline_s=DEADLINE_S,
+        overhead_s=overhead_s,
     )  # fmt: skip
-    courses = [simulate(service, sent_s, np.full(len(sent_s), ROWS), seed=seed) for seed in range(COURSES)]
-    latencies_s, answers = (np.concatenate([getattr(c, name) for c in courses]) for name in ("latency_s", "status"))
-    real = quantiles_ms(taken_s[status == 200])
-    told = quantiles_ms(latencies_s[answers == 200])
-    row = {"load": load, "requests": len(sent_s), "run_ms": float(np.median(runs[:, 2] / runs[:, 1]) * 1e3)}
-    row |= {"alone_share": alone_share, "overhead_ms": overhead_s * 1e3}
-    for name in real:
-        row |= {name: real[name], f"simulated_{name}": told[name], f"{name[:3]}_ratio": told[name] / real[name]}
-    refused = {"refused_percent": status == 503, "simulated_refused_percent": answers == 503}
-    return row | {name: 100 * float(found.mean()) for name, found in refused.items()}
+    arrivals_s = np.concatenate([part[0] for _, *parts in sent for part in parts]) - begin_s
+    courses = [simulate(service, arrivals_s, np.full(len(arrivals_s), ROWS), seed=seed) for seed in range(COURSES)]
+    rows, end = [], 0
+    for load, alone, (sent_s, status, taken_s) in sent:
+        begin = end + len(alone[0])
+        end = begin + len(sent_s)
+        latencies_s, answers = (
+            np.concatenate([getattr(course, name)[begin:end] for course in courses]) for name in ("latency_s", "status")
+        )
+        chosen = runs[(runs[:, 0] > sent_s[0]) & (runs[:, 0] < (sent_s + taken_s).max())]
+        real, told = quantiles_ms(taken_s[status == 200]), quantiles_ms(latencies_s[answers == 200])
+        row = {"load": load, "requests": len(sent_s), "run_ms": float(np.median(chosen[:, 2] / chosen[:, 1]) * 1e3)}
+        row |= {"alone_share": times.alone_share, "overhead_ms": overhead_s * 1e3}
+        for name in real:
+            row |= {name: real[name], f"simulated_{name}": told[name], f"{name[:3]}_ratio": told[name] / real[name]}
+        refused = {"refused_percent": status == 503, "simulated_refused_percent": answers == 503}
+        rows.append(row | {name: 100 * float(found.mean()) for name, found in refused.items()})
+    return rows
 
 
 def main():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import deque
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,11 +121,48 @@ class _Run:
         self.left_s, self.numbers = left_s, numbers
 
 
+class _Clock:
+    """What a machine gets done by a moment, whose spells come in their order, again and again.
+
+    Parameters
+    ----------
+    spells : sequence of (float, float)
+        As of `ServiceTimes`; none where all time is alike.
+    begin : float
+        Where among them simulated time begins, as a share of all of them.
+    """
+
+    def __init__(self, spells: Sequence[tuple[float, float]], begin: float) -> None:
+        self._slowness = [slowness for _, slowness in spells]
+        self._times_s = [0.0, *accumulate(lasting_s for lasting_s, _ in spells)]
+        self._works_s = [0.0, *accumulate(lasting_s / slowness for lasting_s, slowness in spells)]
+        self._begin_s = begin * self._times_s[-1]
+
+    def work_s(self, now_s: float) -> float:
+        """What is done by then, in seconds in which nothing slows it, from a moment that is always the same."""
+        if not self._slowness:
+            return now_s
+        rounds, rest_s = divmod(now_s + self._begin_s, self._times_s[-1])
+        place = min(bisect_right(self._times_s, rest_s), len(self._slowness)) - 1
+        done_s = self._works_s[place] + (rest_s - self._times_s[place]) / self._slowness[place]
+        return rounds * self._works_s[-1] + done_s
+
+    def time_s(self, work_s: float) -> float:
+        """When so much is done."""
+        if not self._slowness:
+            return work_s
+        rounds, rest_s = divmod(work_s, self._works_s[-1])
+        place = min(bisect_right(self._works_s, rest_s), len(self._slowness)) - 1
+        passed_s = self._times_s[place] + (rest_s - self._works_s[place]) * self._slowness[place]
+        return rounds * self._times_s[-1] + passed_s - self._begin_s
+
+
 class _Replica:
     """A service in simulated time. Requests of one kind start in the order of their arrival."""
 
-    def __init__(self, run: _Simulation) -> None:
+    def __init__(self, run: _Simulation, begin: float) -> None:
         self._run, self._service = run, run.service
+        self._clock = _Clock(run.service.times.spells, begin)
         self._entering: deque[int] = deque()
         self._waiting: deque[tuple[int, float]] = deque()  # with when it came into the queue
         self._running: list[_Run] = []
@@ -155,7 +194,8 @@ class _Replica:
 
     def _parse(self, now_s: float) -> float:
         """When the parser has read or written one more request."""
-        self._parser_free_s = max(self._parser_free_s, now_s) + self._service.overhead_s / 2
+        begin_s = self._clock.work_s(max(self._parser_free_s, now_s))
+        self._parser_free_s = self._clock.time_s(begin_s + self._service.overhead_s / 2)
         return self._parser_free_s
 
     def end(self, now_s: float, change: int) -> None:
@@ -172,7 +212,7 @@ class _Replica:
 
     def _go_on(self, now_s: float) -> None:
         """Let what runs go on until now."""
-        done_s = (now_s - self._since_s) / self._slowness
+        done_s = (self._clock.work_s(now_s) - self._clock.work_s(self._since_s)) / self._slowness
         for run in self._running:
             run.left_s -= done_s
         self._since_s = now_s
@@ -188,7 +228,8 @@ class _Replica:
         self._nchanges += 1
         if self._running:
             left_s = min(run.left_s for run in self._running)
-            self._run.at(self._since_s + left_s * self._slowness, _END, self, self._nchanges)
+            end_s = self._clock.time_s(self._clock.work_s(self._since_s) + left_s * self._slowness)
+            self._run.at(end_s, _END, self, self._nchanges)
 
     def dispatch(self, now_s: float) -> None:
         """Give free workers what is ready."""
@@ -264,7 +305,7 @@ class _Simulation:
         return arrival_s + float(self.latency_s[number])
 
     def run(self, nreplicas: int) -> Answers:
-        replicas = [_Replica(self) for _ in range(nreplicas)]
+        replicas = [_Replica(self, number / nreplicas) for number in range(nreplicas)]
         for number, now_s in enumerate(self.arrivals_s):
             self._advance(now_s)
             count, _, least = min(
@@ -345,7 +386,9 @@ def simulate(
     As in `graphpool.serve`: a request has a place from its arrival to its answer; a free worker takes the oldest,
     joined with those behind it up to `most_rows`; runs of one replica slow one another as their times say; requests
     that ran together are written one after another; what waits past its deadline does not run, what runs past it is
-    answered 504. Bodies' bytes and clients that go away are not simulated. Replicas have processors of their own.
+    answered 504. Spells slow runs and parsing, and come as they were measured, again and again: to the first replica
+    from the first one on, to the others from other places, since they have machines of their own. Bodies' bytes and
+    clients that go away are not simulated. Replicas have processors of their own.
     Threads: safe. Cost: some 5 microseconds a request, and 0.3 more for each replica. Method: discrete-event simulation
     (Law: Simulation Modeling and Analysis, chapter 1).
 

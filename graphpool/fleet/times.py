@@ -15,13 +15,13 @@ from ..profile import random_inputs
 from ..runtime.shape_ranges import ShapeRanges
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..runtime import Model
 
 __all__ = ["ServiceTimes", "measure_times"]
 
-_SECONDS_OF_TURN = 0.05
+_SECONDS_OF_TURN, _SECONDS_OF_SPELL = 0.05, 0.25
 
 
 class ServiceTimes:
@@ -33,6 +33,9 @@ class ServiceTimes:
         By how many rows a run has, one time or several that were measured while all workers ran. Unit: seconds.
     alone_share : float, default=1.0
         What a run takes that no other one runs beside, as a share of that; between, it grows with each that runs.
+    spells : sequence of (float, float), optional
+        Seconds, and how many times as long as `seconds` runs took meanwhile, in the order in which that was measured.
+        In slow spells of a machine requests pile up, which times that are drawn one by one do not tell.
 
     Attributes
     ----------
@@ -40,11 +43,13 @@ class ServiceTimes:
         The sizes that are known, ascending.
     alone_share : float
         As given.
+    spells : tuple of (float, float)
+        As given.
 
     Raises
     ------
     InvalidArgumentError
-        No size, one below 1, a time that is not above 0 and finite, or a share that is none.
+        No size, one below 1, a time or a factor that is not above 0 and finite, or a share that is none.
 
     Notes
     -----
@@ -58,7 +63,12 @@ class ServiceTimes:
     0.032
     """
 
-    def __init__(self, seconds: Mapping[int, float | Sequence[float]], alone_share: float = 1.0) -> None:
+    def __init__(
+        self,
+        seconds: Mapping[int, float | Sequence[float]],
+        alone_share: float = 1.0,
+        spells: Sequence[tuple[float, float]] = (),
+    ) -> None:
         if not hasattr(seconds, "items") or not seconds:
             accepted = "seconds by rows, such as {1: 0.01, 8: 0.03}"
             raise InvalidArgumentError(explain("service times", accepted=accepted, got=brief(seconds)))
@@ -68,9 +78,67 @@ class ServiceTimes:
             accepted = "above 0, up to 1"
             raise InvalidArgumentError(explain("alone_share", accepted=accepted, got=brief(alone_share)))
         self.alone_share = float(alone_share)
+        self.spells = _as_spells(spells)
+        speeds = [(lasting_s, lasting_s / slowness) for lasting_s, slowness in self.spells] or [(1.0, 1.0)]
+        lasting_s, done_s = map(sum, zip(*speeds, strict=True))
+        self._mean_slowness = lasting_s / done_s
+
+    @classmethod
+    def of_runs(
+        cls,
+        starts_s: Sequence[float] | np.ndarray[Any, Any],
+        rows: Sequence[int] | np.ndarray[Any, Any],
+        seconds: Sequence[float] | np.ndarray[Any, Any],
+        alone_share: float = 1.0,
+    ) -> ServiceTimes:
+        """Times of runs that were noted, with the spells in which they were slow.
+
+        Parameters
+        ----------
+        starts_s : sequence of float
+            When each began, on any clock. Unit: seconds.
+        rows : sequence of int
+            Of each.
+        seconds : sequence of float
+            How long each took, or would have taken while all workers ran. Unit: seconds.
+        alone_share : float, default=1.0
+            As of the class.
+
+        Returns
+        -------
+        times : ServiceTimes
+            Whose spells begin with the first run, and last a quarter of a second each.
+
+        Raises
+        ------
+        InvalidArgumentError
+            As of the class, or not one of each for each run.
+
+        Notes
+        -----
+        A run's time is taken for the product of what its rows take and of what its spell does. Sizes are told from one
+        another by runs of one spell alone (the within estimator; Wooldridge: Econometric Analysis of Cross Section and
+        Panel Data, chapter 10), since large runs may only come about in slow spells, where requests pile up.
+        """
+        try:
+            starts, counts, taken = table = np.array([[*starts_s], [*rows], [*seconds]], np.float64)
+            is_right = table.size and np.isfinite(table).all() and (taken > 0).all() and (counts == counts // 1).all()
+        except (TypeError, ValueError):
+            is_right = False
+        if not is_right:
+            accepted = "one start, a whole number of rows and seconds above 0 for each"
+            raise InvalidArgumentError(explain("runs", accepted=accepted, got=brief((starts_s, rows, seconds))))
+        known, places = np.unique((starts + taken / 2 - starts.min()) // _SECONDS_OF_SPELL, return_inverse=True)
+        sizes, kinds = np.unique(counts, return_inverse=True)
+        slowness = _spells_of(np.log(taken), kinds, places)
+        alike = taken / np.exp(slowness[places])
+        alike = taken / np.exp(slowness[places])
+        times = {int(size): alike[kinds == kind].tolist() for kind, size in enumerate(sizes)}
+        between = np.interp(np.arange(known[-1] + 1), known, slowness)
+        return cls(times, alone_share, [(_SECONDS_OF_SPELL, factor) for factor in np.exp(between).tolist()])
 
     def mean_s(self, rows: int) -> float:
-        """Mean time of a run.
+        """Mean time of a run, slow spells included.
 
         Parameters
         ----------
@@ -83,10 +151,10 @@ class ServiceTimes:
         """
         lower, upper, share, scale = self._around(rows)
         mean = (1 - share) * self._seconds[lower].mean() + share * self._seconds[upper].mean()
-        return float(mean * scale)
+        return float(mean * scale * self._mean_slowness)
 
     def draw_s(self, rows: int, quantile: float) -> float:
-        """Time of a run that a share of runs stays below.
+        """Time of a run that a share of runs stays below, outside slow spells.
 
         Parameters
         ----------
@@ -125,6 +193,37 @@ def _sorted(rows: int, seconds: float | Sequence[float]) -> np.ndarray[Any, Any]
     return found
 
 
+def _spells_of(
+    values: np.ndarray[Any, Any], kinds: np.ndarray[Any, Any], places: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Of values that are sums of one for their kind and one for their place, those of the places; their median is 0."""
+    left = values - _medians(values, kinds)[kinds]  # which is taken where kinds have no place in common
+    counts = np.bincount(places)
+    columns = [left, *(np.asarray(kinds == kind, np.float64) for kind in range(kinds.max() + 1))]
+    target, *own = (column - (np.bincount(places, column) / counts)[places] for column in columns)
+    more = np.linalg.lstsq(np.stack(own, axis=1), target, rcond=1e-9)[0]
+    found = _medians(left - more[kinds], places)
+    return found - np.median(found)  # type: ignore[no-any-return]
+
+
+def _medians(values: np.ndarray[Any, Any], groups: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Of each group, from 0 to the last one, the median."""
+    order = np.argsort(groups, kind="stable")
+    parts = np.split(values[order], np.cumsum(np.bincount(groups))[:-1])
+    return np.array([np.median(part) for part in parts])
+
+
+def _as_spells(spells: Any) -> tuple[tuple[float, float], ...]:
+    try:
+        found = np.asarray([*spells], np.float64).reshape(-1, 2)
+    except (TypeError, ValueError):
+        found = np.full((1, 2), np.nan)
+    if not (np.isfinite(found) & (found > 0)).all():
+        accepted = "pairs of seconds and a factor, all above 0 and finite"
+        raise InvalidArgumentError(explain("spells", accepted=accepted, got=brief(spells)))
+    return tuple((float(lasting_s), float(slowness)) for lasting_s, slowness in found)
+
+
 def measure_times(
     model: Model, join: str | None = None, *, most_rows: int = 1, workers: int = 1, seconds: float = 1.0
 ) -> ServiceTimes:
@@ -154,7 +253,8 @@ def measure_times(
 
     Notes
     -----
-    Sizes take turns, so that a slow spell of the machine meets all. Threads: makes `workers` of them.
+    Sizes take turns, so that a slow spell of the machine meets all and is told from
+    slow sizes. Threads: makes `workers` of them.
     """
     largest = ShapeRanges(model.declared_shapes or {}, model.inputs).largest_shapes()
     sizes = [1] if join is None else sorted({min(1 << k, most_rows) for k in range(most_rows.bit_length() + 1)})
@@ -163,30 +263,32 @@ def measure_times(
         shapes = {name: (rows, *shape[1:]) for name, shape in largest.items()} if join is not None else largest
         inputs[rows] = random_inputs(model, shapes)
         model.run(inputs[rows])
-    found: dict[int, list[float]] = {rows: [] for rows in sizes}
+    runs: list[tuple[float, int, float]] = []
     alone: list[float] = []
     barrier = threading.Barrier(workers)
 
-    def turn(rows: int, times: list[float]) -> None:
+    def turn(rows: int, note: Callable[[float, float], None]) -> None:
         end = time.perf_counter() + _SECONDS_OF_TURN
         start = time.perf_counter()
         while start < end:
             model.run(inputs[rows])
             now = time.perf_counter()
-            times.append(now - start)
+            note(start, now - start)
             start = now
 
     def work(number: int) -> None:
         for _ in range(max(round(seconds / _SECONDS_OF_TURN), 1)):
             for rows in sizes:
                 barrier.wait()
-                turn(rows, found[rows])
+                turn(rows, lambda start_s, taken_s, rows=rows: runs.append((start_s, rows, taken_s)))  # type: ignore[misc]
             barrier.wait()
             if number == 0 and workers > 1:
-                turn(sizes[-1], alone)
+                turn(sizes[-1], lambda _, taken_s: alone.append(taken_s))
 
     with ThreadPoolExecutor(workers) as threads:
         for job in [threads.submit(work, number) for number in range(workers)]:
             job.result()
-    share = float(np.median(alone) / np.median(found[sizes[-1]])) if alone else 1.0
-    return ServiceTimes(found, min(share, 1.0))
+    largest_s = [taken_s for _, rows, taken_s in runs if rows == sizes[-1]]
+    share = float(np.median(alone) / np.median(largest_s)) if alone else 1.0
+    starts_s, counts, taken_s = zip(*runs, strict=True)
+    return ServiceTimes.of_runs(starts_s, counts, taken_s, min(share, 1.0))

@@ -188,3 +188,55 @@ def test_answers_of_one_run_are_written_one_after_another():
 def test_shares_of_time_are_checked(share):
     with pytest.raises(gp.InvalidArgumentError, match="alone_share"):
         ServiceTimes({1: 0.1}, alone_share=share)
+
+
+def test_spells_slow_runs_and_come_again_and_again():
+    """Ten seconds in which a run takes one, and ten in which it takes three."""
+    times = ServiceTimes({1: 1.0}, spells=[(10.0, 1.0), (10.0, 3.0)])
+    assert times.mean_s(1) == pytest.approx(1.5)  # of 20 seconds 10 + 10 / 3 are worth something
+    service = Service(times=times, **FOR_EVER)
+    answers = simulate(service, [0.0, 9.5, 15.0, 20.0, 29.5])
+    np.testing.assert_allclose(answers.latency_s, [1.0, 0.5 + 1.5, 3.0, 1.0, 0.5 + 1.5], rtol=1e-9)
+    # the machine of the second replica has the other half of the course when the first one begins
+    both = simulate(service, [0.0, 0.0, 9.0, 9.0], replicas=2)
+    np.testing.assert_allclose(both.latency_s, [1.0, 3.0, 1.0, 1.0 + 2.0 / 3], rtol=1e-9)
+    parsed = simulate(Service(times=times, overhead_s=1.0, **FOR_EVER), [9.0])  # half before the run, half behind it
+    np.testing.assert_allclose(parsed.latency_s, [0.5 + 0.5 + 1.5 + 1.5], rtol=1e-9)
+
+
+def test_runs_that_were_noted_tell_spells_from_rows():
+    """Large runs that are only there in slow spells, because requests pile up then, are not slow themselves."""
+    rng = np.random.default_rng(0)
+    starts = np.sort(rng.uniform(0, 40, 8000))
+    is_slow = starts % 10 > 7
+    rows = np.where(is_slow | (rng.random(8000) < 0.02), 4, 1)
+    seconds = 0.001 * rows * np.where(is_slow, 2.5, 1.0) * rng.lognormal(0, 0.1, 8000)
+    times = ServiceTimes.of_runs(starts + 1000, rows, seconds)
+    assert [times.draw_s(n, 0.5) for n in (1, 4)] == pytest.approx([0.001, 0.004], rel=0.05)
+    middles = np.cumsum([lasting_s for lasting_s, _ in times.spells]) - 0.125
+    inside = np.abs(middles % 10 - np.where(middles % 10 > 5, 7, 0)) > 0.3  # not across the border of a spell
+    expected = np.where(middles % 10 > 7, 2.5, 1.0)
+    found = np.array([slow for _, slow in times.spells])
+    np.testing.assert_allclose(found[inside], expected[inside], rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        ([], [], []),
+        ([0.0], [1], [0.0]),
+        ([0.0], [1.5], [1.0]),
+        ([0.0, 1.0], [1], [1.0]),
+        (["x"], [1], [1.0]),
+        (0, 1, 1),
+    ],
+)
+def test_runs_that_are_none(runs):
+    with pytest.raises(gp.InvalidArgumentError, match="runs; accepted"):
+        ServiceTimes.of_runs(*runs)
+
+
+@pytest.mark.parametrize("spells", [[(1.0, 0.0)], [(0.0, 1.0)], [(1.0,)], [(float("inf"), 1.0)], "slow", 3])
+def test_spells_are_checked(spells):
+    with pytest.raises(gp.InvalidArgumentError, match="spells; accepted"):
+        ServiceTimes({1: 0.1}, spells=spells)
