@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["import_parts", "serve"]
 
 _MOST_CONNECTIONS = 1024
+_TICKS = 10
+"""Of the server, a tenth of a second each, between two looks at its connections."""
 _OPTIONS: dict[str, Any] = {
     "log_level": "warning", "access_log": False, "ws": "none", "server_header": False, "lifespan": "on",
-    "limit_concurrency": _MOST_CONNECTIONS,
+    "limit_concurrency": _MOST_CONNECTIONS, "http": "auto",
 }  # fmt: skip
 
 
@@ -35,11 +38,16 @@ def import_parts() -> None:
 
 
 class _Server(uvicorn.Server):
-    """Stops when nothing is being served any more; meanwhile health is answered."""
+    """Stops when nothing is being served any more; meanwhile health is answered.
+
+    Connections on which no head of a request came for as long as an answer may take are dropped: they count
+    among those that may be open, and uvicorn keeps them for ever.
+    """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self._silent: dict[Any, tuple[Any, float]] = {}  # connection -> its last request, and since when that is over
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._service.is_draining:
@@ -49,8 +57,24 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._service.is_draining and self._service.is_idle:
             self.should_exit = True
+        if counter % _TICKS == 0:
+            self._drop_silent(time.monotonic())
         is_over: bool = await super().on_tick(counter)
         return is_over
+
+    def _drop_silent(self, now_s: float) -> None:
+        most_s = max(self._service.deadline_s, self.config.timeout_keep_alive)
+        before, self._silent = self._silent, {}
+        connections: list[Any] = [*self.server_state.connections]
+        for connection in connections:
+            request = connection.cycle
+            if request is None or request.response_complete:
+                last, since_s = before.get(connection, (request, now_s))
+                if last is not request:
+                    since_s = now_s
+                if now_s - since_s >= most_s:
+                    connection.transport.abort()
+                self._silent[connection] = request, since_s
 
 
 def serve(service: Service, host: str, port: int, on_start: Callable[[str], None]) -> dict[str, int]:

@@ -3,11 +3,13 @@
 import builtins
 import json
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -70,6 +72,26 @@ def test_what_has_come_is_answered_before_the_end():
                 assert not future.done()
             process.send_signal(signal.SIGTERM)
             assert future.result() == 200
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.native
+def test_connections_without_a_head_of_a_request_are_closed():
+    request = b"GET /v2/health/live HTTP/1.1\r\nHost: here\r\n"
+    with command(MODELS[0], "--deadline-s", "1") as (process, url):
+        address = urlsplit(url).hostname, urlsplit(url).port
+        with ExitStack() as opened:
+            silent = [opened.enter_context(socket.create_connection(address, 60)) for _ in range(3)]
+            silent[1].sendall(request)
+            silent[2].sendall(request + b"\r\n" + request)  # a whole one, and most of another
+            assert silent[2].recv(1 << 16).startswith(b"HTTP/1.1 200")
+            assert [connection.recv(1) for connection in silent[:2]] == [b"", b""]
+            while silent[2].recv(1 << 16):
+                pass
+        with urllib.request.urlopen(f"{url}/v2/health/live", timeout=60) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 0
 
