@@ -34,9 +34,9 @@ class Reading(NamedTuple):
 
 def is_one_number(value: Any) -> bool:
     """Whether a constant stays one number: all elements lie in one place, and would else take much memory."""
-    if not isinstance(value, np.ndarray) or any(value.strides):
+    if not isinstance(value, np.ndarray) or value.nbytes <= _LARGE_NBYTES or any(value.strides):
         return False
-    return value.nbytes > _LARGE_NBYTES and _lies_in_buffers(value.dtype)
+    return _lies_in_buffers(value.dtype)
 
 
 def _lies_in_buffers(dtype: np.dtype[Any]) -> bool:

@@ -237,7 +237,7 @@ def file_of(weight: Any) -> mmap.mmap | None:
 
 def _mapping_of(array: Any) -> mmap.mmap | None:
     """The file or memory in which an array lies, if it is mapped for reading only."""
-    base = memory_of(array)
+    base: Any = array if type(array) is np.ndarray else memory_of(array)
     while base is not None:
         kind = type(base)
         if kind is np.ndarray:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from graphpool._collection import collection_paused
 from graphpool.cache import ConstantBuffer, PackedKey, packed_store
 from graphpool.cache.identity import Fingerprint, digest_of
 from graphpool.cache.process import open_folder
@@ -69,6 +70,7 @@ class SharedModel:
             raise StateError(explain(f"the handle of shared model {self.name!r} is closed", hint="share it again"))
         return store
 
+    @collection_paused()
     def open(self, *, engine: Engine | None = None) -> Model:
         """The model, over the shared weights.
 
