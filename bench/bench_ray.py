@@ -1,10 +1,11 @@
-"""Question: how much of what two workers can do by themselves is left when Ray Data feeds them?
+"""Question: how much of what workers can do by themselves is left when Ray Data feeds them?
 
-    python -m bench.bench_ray MODEL [images] [--rounds N] [--seconds S]
+    python -m bench.bench_ray MODEL [images] [--rounds N] [--seconds S] [--workers N] [--block IMAGES]
 
 MODEL is an ONNX file with one input of images and a first dimension for rows, such as MobileNetV2. Two processes
-alone run the model on images that they hold, both at once; then two actors of Ray Data run it on as many synthetic
-images as Ray's tasks make, an image as bytes, which the actor converts; in turns. Ray's rates and processor times are
+alone run the model on images that they hold, both at once; then as many actors of Ray Data run it on as many synthetic
+images as Ray's tasks make, an image as bytes, which the actor converts; in turns. With one worker on two processors Ray
+has one beside it. Ray's rates and processor times are
 those between a tenth and nine tenths of the results. Besides, Ray's rate is compared with that of its own two actors
 while they are in the model: where all share two processors, that is what waiting for rows costs. The most private
 memory of an actor is a sample a second, and stands beside what actors declared. Ray's metrics are off.
@@ -25,7 +26,6 @@ import numpy as np
 import graphpool as gp
 from graphpool.rows import RowFunction
 
-WORKERS, BLOCK = 2, 256
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -40,24 +40,25 @@ def make_images(rows, shape):
     return {"input": images.reshape(-1, *shape)}
 
 
-def work_alone(text, shape, seconds, barrier, found):
+def work_alone(text, shape, block, seconds, barrier, found):
     """Images a second of one process, and its processor time for each."""
     predict = pickle.loads(text)
-    images = make_images({"id": range(BLOCK)}, shape)
+    images = make_images({"id": range(block)}, shape)
     predict(images)
     barrier.wait()
     count, start_s, start_cpu_s = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() < start_s + seconds:
         predict(images)
-        count += BLOCK
+        count += block
     found.put((count / (time.perf_counter() - start_s), (time.process_time() - start_cpu_s) / count))
 
 
-def alone(text, shape, seconds):
+def alone(text, shape, block, seconds, nworkers):
     """Images a second of all workers, and mean processor time for each image."""
     context = multiprocessing.get_context("spawn")
-    barrier, found = context.Barrier(WORKERS), context.Queue()
-    workers = [context.Process(target=work_alone, args=(text, shape, seconds, barrier, found)) for _ in range(WORKERS)]
+    barrier, found = context.Barrier(nworkers), context.Queue()
+    work = text, shape, block, seconds, barrier, found
+    workers = [context.Process(target=work_alone, args=work) for _ in range(nworkers)]
     for worker in workers:
         worker.start()
     rates, cpu_s = zip(*(found.get() for _ in workers), strict=True)
@@ -119,14 +120,14 @@ class MemoryOfActors(threading.Thread):
         self.join()
 
 
-def on_ray(model, shape, count):
+def on_ray(model, shape, block, count, nworkers):
     """Images a second, also of the actors while they run; processor time for each of actors and of all; memory."""
     import ray  # not by who collects benchmarks
 
-    dataset = ray.data.range(count, override_num_blocks=-(-count // BLOCK))
-    images = Recorded(dataset.map_batches(make_images, fn_kwargs={"shape": shape}, batch_size=BLOCK))
+    dataset = ray.data.range(count, override_num_blocks=-(-count // block))
+    images = Recorded(dataset.map_batches(make_images, fn_kwargs={"shape": shape}, batch_size=block))
     results = gp.ray.map_batches(
-        images, model, columns={model.inputs[0].name: "input"}, workers=WORKERS, batch_size=BLOCK
+        images, model, columns={model.inputs[0].name: "input"}, workers=nworkers, batch_size=block
     )
     done, samples = 0, []
     with MemoryOfActors() as memory:
@@ -142,20 +143,22 @@ def on_ray(model, shape, count):
     used = {key: used_s - start_cpu.get(key, 0.0) for key, used_s in end_cpu.items()}
     actors_s = sum(used_s for (_, is_actor), used_s in used.items() if is_actor)
     count = after - before
-    return count / (end_s - start_s), WORKERS * in_model, actors_s / count, sum(used.values()) / count
+    return count / (end_s - start_s), nworkers * in_model, actors_s / count, sum(used.values()) / count
 
 
 def main():
     import ray
 
-    parser = argparse.ArgumentParser(description="How much two workers do under Ray Data, beside what they do alone.")
+    parser = argparse.ArgumentParser(description="How much workers do under Ray Data, beside what they do alone.")
     parser.add_argument("model")
     parser.add_argument("images", type=int, nargs="?", default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each turn of the two processes")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each turn of the processes alone")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--block", type=int, default=256, help="images that a worker takes at a time")
     arguments = parser.parse_args()
     os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_enable_metrics_collection": "0"}
-    ray.init(num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=arguments.workers + 1, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     each = arguments.images // arguments.rounds
     rows = []
@@ -163,8 +166,8 @@ def main():
         shape = model.inputs[0].shape[1:]
         text = pickle.dumps(RowFunction(model, columns={model.inputs[0].name: "input"}))
         for _ in range(arguments.rounds):
-            own_rate, own_cpu_s = alone(text, shape, arguments.seconds)
-            rate, in_model, actors_s, all_s = on_ray(model, shape, each)
+            own_rate, own_cpu_s = alone(text, shape, arguments.block, arguments.seconds, arguments.workers)
+            rate, in_model, actors_s, all_s = on_ray(model, shape, arguments.block, each, arguments.workers)
             milliseconds = own_cpu_s * 1e3, actors_s * 1e3, all_s * 1e3
             rows.append((own_rate, in_model, rate, rate / own_rate, rate / in_model, *milliseconds))
             print("  ".join(f"{value:.4g}" for value in rows[-1]), flush=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, brief, explain
+from .errors import GraphpoolError, InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, brief, explain
 from .runtime import Model
 from .runtime.model_port import describe_port
 from .runtime.shape_ranges import ShapeRanges
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     Arrays = dict[str, np.ndarray[Any, Any]]
 
 __all__ = ["RowFunction"]
+
+_MOST_TOLD = 8
+"""Columns that an error tells of a row."""
 
 
 class RowFunction:
@@ -130,7 +134,8 @@ class RowFunction:
         InvalidArgumentError
             A column is missing, or columns differ in length.
         InvalidDataTypeError, InvalidShapeError
-            What is in a row does not fit the input; the message has the number of the row.
+            What is in a row does not fit the input; the message has the number of the row in the batch, and a note what
+            its other columns hold.
         GraphpoolError
             As `Model.run`, with a note that says which rows.
         """
@@ -138,11 +143,16 @@ class RowFunction:
         if missing is not None:
             accepted = f"columns {[*self.columns]}"
             raise InvalidArgumentError(explain(f"column {missing!r} is missing", accepted=accepted, got=[*batch]))
-        arrays = {port.name: _read(port, self._columns[port.name], batch) for port in self.model.inputs}
+        others = [name for name in batch if name not in self.columns]
+        try:
+            arrays = {port.name: _read(port, self._columns[port.name], batch) for port in self.model.inputs}
+        except (InvalidDataTypeError, InvalidShapeError) as error:
+            _tell_row(error, {name: batch[name] for name in others})
+            raise
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
             raise InvalidArgumentError(explain("inputs of a batch", accepted="as many rows for each", got=lengths))
-        kept = self._keep if self._keep is not None else [name for name in batch if name not in self.columns]
+        kept = others if self._keep is None else self._keep
         return {name: batch[name] for name in kept} | self._run(arrays, min(lengths.values()))
 
     def on_frame(self, frame: pandas.DataFrame) -> pandas.DataFrame:
@@ -317,6 +327,17 @@ def _as_row(port: ModelPort, column: str, number: int, value: Any) -> np.ndarray
         raise InvalidDataTypeError(message, input_name=port.name, row=number)
     _check_row(port, column, number, row.shape)
     return row.astype(port.dtype.numpy, copy=False)
+
+
+def _tell_row(error: GraphpoolError, others: Mapping[str, Any]) -> None:
+    """Note what numbers and texts the row has that does not fit: its place in a batch tells nobody which it is."""
+    row = error.fields.get("row")
+    if row is not None:
+        values = {name: next(islice(column, row, None), None) for name, column in others.items()}
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        told = [f"{name} = {brief(value)}" for name, value in plain.items() if isinstance(value, int | float | str)]
+        if told:
+            error.add_note(f"in that row: {', '.join(told[:_MOST_TOLD])}")
 
 
 def _nested(value: Any) -> Any:

@@ -142,11 +142,13 @@ def test_ray_actors_stay_within_their_memory_and_are_replaced(ray: Any, tmp_path
 
 def test_ray_tells_the_row_that_does_not_fit(ray: Any, tmp_path: Path) -> None:
     rows = ray.data.from_items(
-        [{"image": IMAGES[k] if k != 5 else IMAGES[k][:, :4]} for k in range(8)], override_num_blocks=1
+        [{"image": IMAGES[k] if k != 5 else IMAGES[k][:, :4], "place": 100 + k} for k in range(8)],
+        override_num_blocks=1,
     )
     with load() as model:
         results = gp.ray.map_batches(rows, model, workers=1, store=tmp_path / "store")
-    with pytest.raises(Exception, match=r"row 5 of column 'image'.*\[1, 8, 8\].*\[1, 4, 8\]"):
+    words = r"(?s)row 5 of column 'image'.*\[1, 8, 8\].*\[1, 4, 8\].*in that row: place = 105"
+    with pytest.raises(Exception, match=words):
         results.take_all()
 
 

@@ -109,6 +109,13 @@ def test_what_does_not_fit_is_told_with_its_row(name: str) -> None:
         RowFunction(model)(batch)
 
 
+def test_what_the_row_holds_that_does_not_fit_is_noted() -> None:
+    others = {"name": ["a", "b"], "place": np.array([7, 8]), "image": np.zeros((2, 3)), "share": [None, 0.5]}
+    with gp.onnx.load(make_model()) as model, pytest.raises(gp.InvalidShapeError, match="row 1") as caught:
+        RowFunction(model, keep=[])({"x": [np.zeros(5), np.zeros(4)], **others})
+    assert caught.value.__notes__ == ["in that row: name = 'b', place = 8, share = 0.5"]
+
+
 def test_a_run_that_fails_says_which_rows() -> None:
     loaded = gp.onnx.load(make_model(features="n"), shapes={"rows": (1, 4)})
     with loaded as model, pytest.raises(gp.GraphpoolError) as caught:
