@@ -31,3 +31,6 @@ cdef class ArrayAllocator:
     cpdef empty(self, tuple shape, dtype)
     cpdef reserve(self, int64_t nbytes)
     cpdef unreserve(self)
+    cdef object enter(self)
+    cdef int leave(self, outer) except -1
+    cdef object reason(self, error)

@@ -37,6 +37,7 @@ cdef extern from "<stdlib.h>" nogil:
 
 cdef SetHandler _set_handler = <SetHandler>(<void **>PyCapsule_GetPointer(_ARRAY_API, NULL))[SET_HANDLER]
 _refused = threading.local()    # the error behind NumPy's MemoryError
+cdef bint _was_refused = False  # whether there ever was one, in any thread: looking for it takes longer than most calls
 
 
 cdef bint _charge(Account *account, int64_t nbytes) noexcept nogil:
@@ -56,10 +57,11 @@ cdef bint _charge(Account *account, int64_t nbytes) noexcept nogil:
 
 cdef bint _charge_slowly(Account *account, int64_t nbytes) noexcept with gil:
     """Let the budget ask its holders for memory."""
+    global _was_refused
     try:
         (<Budget>account.budget).charge(nbytes, holder=<object>account.holder)
     except BaseException as error:
-        _refused.error = error
+        _refused.error, _was_refused = error, True
         return False
     return True
 
@@ -212,7 +214,7 @@ cdef class ArrayAllocator:
         try:
             return np.empty(shape, dtype)
         except MemoryError as error:
-            raise self._reason(error) from error
+            raise self.reason(error) from error
         finally:
             _set_handler(outer)
 
@@ -224,20 +226,31 @@ cdef class ArrayAllocator:
         OutOfMemoryError
             The budget or the system has no room for an array.
         """
-        outer = _set_handler(self.handler)
-        _refused.error = None
+        outer = self.enter()
         try:
             return function(*args)
         except Exception as error:
-            reason = self._reason(error)
+            reason = self.reason(error)
             if reason is error:
                 raise
             raise reason from error
         finally:
-            _set_handler(outer)
-            _refused.error = None
+            self.leave(outer)
 
-    def _reason(self, error):
+    cdef object enter(self):
+        """Let NumPy ask for the data of arrays here, in this thread until `leave`, which takes what is returned."""
+        outer = _set_handler(self.handler)
+        if _was_refused:
+            _refused.error = None
+        return outer
+
+    cdef int leave(self, outer) except -1:
+        _set_handler(outer)
+        if _was_refused:
+            _refused.error = None
+        return 0
+
+    cdef object reason(self, error):
         """The error to raise for one: for a lack of memory behind it, who refused how much."""
         reason, refused = _memory_error(error), getattr(_refused, "error", None)
         _refused.error = None

@@ -2,17 +2,22 @@
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
-from graphpool.runtime._ndarray cimport fields_of
+from graphpool.runtime._ndarray cimport GP_C_CONTIGUOUS, fields_of, gp_array
 
 import numpy as np
+from numpy import ndarray
 
 
 cdef extern from "Python.h":
     PyObject *PyDict_GetItemWithError(object table, object key) except? NULL
+
+
+cdef object _OBJECTS = np.dtype(np.object_)
+cdef object _empty = np.empty
 
 
 def are_texts(list items not None):
@@ -23,54 +28,302 @@ def are_texts(list items not None):
     return True
 
 
-def places_of(list items not None, dict table not None, int64_t default):
-    """The integer that a table has for each item, as an array of s64."""
-    cdef Py_ssize_t number, count = len(items)
-    cdef PyObject *found
-    places = np.empty(count, np.int64)
-    cdef int64_t *into = <int64_t *>fields_of(places).data
-    for number in range(count):
-        found = PyDict_GetItemWithError(table, items[number])
-        into[number] = default if found == NULL else <int64_t><object>found
-    return places
+cdef Py_ssize_t _count(gp_array *array) noexcept:
+    """How many elements it has."""
+    cdef Py_ssize_t k, count = 1
+    for k in range(array.nd):
+        count *= array.dimensions[k]
+    return count
 
 
-def mark(list items not None, dict table not None, Py_ssize_t width):
-    """An array of f32 with a row of zeros for each item, and a one where the table says; how many ones there are.
+cdef list _items(x):
+    """The elements of an array in a list."""
+    cdef PyObject **objects
+    cdef Py_ssize_t k
+    cdef gp_array *array
+    if type(x) is not ndarray:
+        x = np.asarray(x)
+    array = fields_of(x)
+    if array.descr != <PyObject *>_OBJECTS or not array.flags & GP_C_CONTIGUOUS:
+        return x.reshape(-1).tolist()
+    objects = <PyObject **>array.data
+    return [<object>objects[k] if objects[k] != NULL else None for k in range(_count(array))]
 
-    The table's integers are those of columns, of which there are `width`.
+
+cdef object _place_for(target, dtype, Py_ssize_t count):
+    """The array that a function is given for its result, if elements of the type can be written there in order."""
+    if type(target) is not ndarray:
+        return None
+    cdef gp_array *array = fields_of(target)
+    if array.descr != <PyObject *>dtype and <object>array.descr != dtype:
+        return None
+    return target if _count(array) == count and array.flags & GP_C_CONTIGUOUS else None
+
+
+cdef class TextFunction:
+    """A host function of one input, which gives one output of a type.
+
+    Parameters
+    ----------
+    place : int or None
+        Of the input among those of a call.
+    content : array
+        The input where it has no place: it is known.
+    dtype : dtype
+        Of the output.
     """
-    cdef Py_ssize_t number, column, count = len(items), nones = 0
-    cdef PyObject *found
-    rows = np.zeros((count, width), np.float32)
-    cdef float *into = <float *>fields_of(rows).data
-    for number in range(count):
-        found = PyDict_GetItemWithError(table, items[number])
-        if found != NULL:
-            column = <Py_ssize_t><object>found
-            if not 0 <= column < width:
-                raise IndexError(column)
-            into[number * width + column] = 1
-            nones += 1
-    return rows, nones
+
+    cdef Py_ssize_t _place
+    cdef object _content
+    cdef readonly object dtype
+    may_give_views = False  # of numbers
+
+    def __call__(self, inputs, outputs):
+        """The output alone; written to the array for it, where there is one."""
+        x = self._content if self._place < 0 else inputs[self._place]
+        return [self.apply(x, outputs[0] if outputs else None)]
+
+    cdef object apply(self, x, target):
+        raise NotImplementedError
+
+    cdef _settle(self, place, content, dtype):
+        self._place, self._content, self.dtype = -1 if place is None else place, content, np.dtype(dtype)
 
 
-def filled_up(list rows not None, Py_ssize_t width, filler):
-    """An array of objects with the items of lists as rows, filled up to a width."""
-    cdef Py_ssize_t number, count, k
-    cdef list row
-    array = np.empty((len(rows), width), np.object_)
+cdef class OneHot(TextFunction):
+    """A row of f32 for each element, with a one where a table says.
+
+    Parameters
+    ----------
+    place, content
+    table : dict
+        Element -> column; those that are missing get no one, or are an error unless `has_zeros`.
+    width : int
+        How many columns there are.
+    has_zeros : bool
+    """
+
+    cdef dict _table
+    cdef Py_ssize_t _width
+    cdef bint _has_zeros
+
+    def __init__(self, place, content, dict table not None, Py_ssize_t width, bint has_zeros):
+        self._settle(place, content, np.float32)
+        self._table, self._width, self._has_zeros = table, width, has_zeros
+        if not all(0 <= column < width for column in table.values()):
+            raise IndexError("a column beyond the last one")
+
+    cdef object apply(self, x, target):
+        cdef list items = _items(x)
+        cdef Py_ssize_t number, nones = 0, count = len(items)
+        cdef PyObject *found
+        rows = _place_for(target, self.dtype, count * self._width)
+        if rows is None:
+            rows = _empty((*x.shape, self._width), self.dtype)
+        cdef float *into = <float *>fields_of(rows).data
+        memset(into, 0, count * self._width * sizeof(float))
+        for number in range(count):
+            found = PyDict_GetItemWithError(self._table, items[number])
+            if found != NULL:
+                into[number * self._width + <Py_ssize_t><object>found] = 1
+                nones += 1
+        if nones < count and not self._has_zeros:
+            raise ValueError("an element that is none of the categories")
+        return rows
+
+
+cdef class Lookup(TextFunction):
+    """The value of each element of an array.
+
+    Parameters
+    ----------
+    place, content
+    keys, values : sequence
+        Side by side; the first of equal keys counts.
+    default : object
+        The value of what is no key.
+    dtype : dtype
+        Of the values.
+    """
+
+    cdef dict _places
+    cdef Py_ssize_t _of_nan, _itemsize
+    cdef object _values
+    cdef list _objects
+
+    def __init__(self, place, content, keys, values, default, dtype):
+        self._settle(place, content, dtype)
+        self._places = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+        self._of_nan = next((number for number, key in enumerate(keys) if key != key), len(keys))
+        self._values = np.array([*values, default], self.dtype)
+        self._itemsize = self._values.itemsize
+        self._objects = [*values, default] if self.dtype.hasobject else None
+
+    cdef object apply(self, x, target):
+        cdef list items = _items(x)
+        cdef Py_ssize_t number, at, count = len(items), last = fields_of(self._values).dimensions[0] - 1
+        cdef const char *values = fields_of(self._values).data
+        cdef char *into
+        cdef PyObject *found
+        result = None if self._objects is not None else _place_for(target, self.dtype, count)
+        if result is None:
+            result = _empty(x.shape, self.dtype)
+        into = fields_of(result).data
+        for number in range(count):
+            item = items[number]
+            found = PyDict_GetItemWithError(self._places, item)
+            if found != NULL:
+                at = <Py_ssize_t><object>found
+            else:
+                at = self._of_nan if type(item) is float and item != item else last
+            if self._objects is None:
+                memcpy(into + number * self._itemsize, values + at * self._itemsize, self._itemsize)
+            else:
+                _put(<PyObject **>into + number, self._objects[at])
+        return result
+
+
+cdef class Pick(TextFunction):
+    """The items of a list at the places that an array of integers says; negative ones count from its end.
+
+    Parameters
+    ----------
+    place, content
+    items : list
+    """
+
+    cdef list _from
+
+    def __init__(self, place, content, list items not None):
+        self._settle(place, content, _OBJECTS)
+        self._from = items
+
+    cdef object apply(self, x, target):
+        cdef list places = _items(x)
+        cdef Py_ssize_t k, at, count = len(self._from)
+        for k in range(len(places)):
+            at = places[k]
+            at += count if at < 0 else 0
+            if not 0 <= at < count:
+                raise IndexError(f"index {places[k]} of {count} items")
+            places[k] = self._from[at]
+        return texts_of(places, x.shape)
+
+
+cdef class Maps(TextFunction):
+    """A map from keys to the elements of each row of an array, in a list.
+
+    Parameters
+    ----------
+    place, content
+    keys : list
+    """
+
+    cdef list _keys
+    cdef dict _empty
+
+    def __init__(self, place, content, list keys not None):
+        self._settle(place, content, _OBJECTS)
+        self._keys, self._empty = keys, dict.fromkeys(keys)
+
+    cdef object apply(self, x, target):
+        cdef Py_ssize_t k, at, width = len(self._keys)
+        cdef list items = _items(x), keys = self._keys, found = []
+        cdef dict row
+        if x.shape[-1] != width:
+            raise ValueError(f"{x.shape[-1]} scores in a row for {width} labels")
+        for at in range(0, len(items), max(width, 1)):
+            row = self._empty.copy()
+            for k in range(width):
+                row[keys[k]] = items[at + k]
+            found.append(row)
+        return found
+
+
+def texts_of(list items not None, shape):
+    """An array of objects of a shape, which has as many elements."""
+    cdef Py_ssize_t number, count = len(items)
+    array = _empty(shape, _OBJECTS)
+    if array.size != count:
+        raise IndexError(count)
     cdef PyObject **into = <PyObject **>fields_of(array).data
-    for number in range(len(rows)):
-        row = rows[number]
-        count = len(row)
-        if count > width:
-            raise IndexError(count)
-        for k in range(count):
-            _put(into + number * width + k, row[k])
-        for k in range(count, width):
-            _put(into + number * width + k, filler)
+    for number in range(count):
+        _put(into + number, items[number])
     return array
+
+
+cdef class Normaliser(TextFunction):
+    """Texts but for stop words, in one case; one empty text where none is left.
+
+    Parameters
+    ----------
+    place, content
+    case : callable or None
+        What gives a text its case.
+    stop : frozenset of str
+        Stop words, lower ones unless `is_sensitive`.
+    is_sensitive : bool
+    """
+
+    cdef object _case
+    cdef frozenset _stop
+    cdef bint _is_sensitive
+
+    def __init__(self, place, content, case, frozenset stop not None, bint is_sensitive):
+        self._settle(place, content, _OBJECTS)
+        self._case, self._stop, self._is_sensitive = case, stop, is_sensitive
+
+    cdef object apply(self, x, target):
+        cdef list items = _items(x)
+        shape = x.shape
+        if self._stop:
+            items = [item for item in items if (item if self._is_sensitive else item.lower()) not in self._stop] or [""]
+            shape = (1,) * (x.ndim != 1) + (len(items),)
+        if self._case is not None:
+            items = [self._case(item) for item in items]
+        return texts_of(items, shape)
+
+
+cdef class Words(TextFunction):
+    """The words of each text along a new last axis, which has room for those of the longest.
+
+    Parameters
+    ----------
+    place, content
+    split : callable
+        Takes texts in a list; of each the words, in lists.
+    is_marked : bool
+        Whether a mark stands before and behind the words.
+    filler : str
+        What stands behind the words of shorter texts.
+    """
+
+    cdef object _split, _filler
+    cdef bint _is_marked
+
+    def __init__(self, place, content, split, bint is_marked, filler):
+        self._settle(place, content, _OBJECTS)
+        self._split, self._is_marked, self._filler = split, is_marked, filler
+
+    cdef object apply(self, x, target):
+        cdef list rows = self._split(_items(x)), row
+        cdef Py_ssize_t number, count, k, width = 0
+        if self._is_marked:
+            rows = [["\x02", *row, "\x03"] for row in rows]
+        for row in rows:
+            width = max(width, len(row))
+        array = _empty((*x.shape, width), _OBJECTS)
+        if array.size != len(rows) * width:
+            raise IndexError(len(rows))
+        cdef PyObject **into = <PyObject **>fields_of(array).data
+        for number in range(len(rows)):
+            row = rows[number]
+            count = len(row)
+            for k in range(count):
+                _put(into + number * width + k, row[k])
+            for k in range(count, width):
+                _put(into + number * width + k, self._filler)
+        return array
 
 
 cdef inline void _put(PyObject **at, object item) noexcept:
@@ -154,34 +407,26 @@ cdef class Sequences:
                 return self._branches + at
             at += 1
 
-    def count(self, list rows not None, Py_ssize_t most_skipped):
-        """How often each sequence comes in each row: an array of f32, of a row each and the columns.
+    cdef int count(self, list items, Py_ssize_t nwords, Py_ssize_t most_skipped, float *into) except -1:
+        """Add how often each sequence comes in each row of so many words to the columns of that row.
 
         Words that follow one another may have as many between them, always the same number.
         """
-        cdef Py_ssize_t number, count, k, longest_row = 0
-        cdef list row
-        for number in range(len(rows)):
-            count = len(<list?>rows[number])
-            longest_row = max(longest_row, count)
-        counts = np.zeros((len(rows), self._width), np.float32)
-        cdef float *into = <float *>fields_of(counts).data
-        cdef int32_t *words = <int32_t *>malloc((longest_row + 1) * sizeof(int32_t))
+        cdef Py_ssize_t number, k, nrows = len(items) // max(nwords, 1)
+        cdef int32_t *words = <int32_t *>malloc((nwords + 1) * sizeof(int32_t))
         cdef PyObject *found
         if words == NULL:
             raise MemoryError()
         try:
-            for number in range(len(rows)):
-                row = rows[number]
-                count = len(row)
-                for k in range(count):
-                    found = PyDict_GetItemWithError(self._words, row[k])
+            for number in range(nrows):
+                for k in range(nwords):
+                    found = PyDict_GetItemWithError(self._words, items[number * nwords + k])
                     words[k] = -1 if found == NULL else <int32_t><object>found
                 with nogil:
-                    self._count_row(words, count, most_skipped, into + number * self._width)
+                    self._count_row(words, nwords, most_skipped, into + number * self._width)
         finally:
             free(words)
-        return counts
+        return 0
 
     cdef void _count_row(self, int32_t *words, Py_ssize_t count, Py_ssize_t most_skipped, float *into) noexcept nogil:
         cdef Py_ssize_t begin, step, at, node
@@ -207,3 +452,57 @@ cdef class Sequences:
 
 cdef inline uint64_t _key(Py_ssize_t node, Py_ssize_t word) noexcept nogil:
     return ((<uint64_t>node << 32) | <uint64_t>word) + 1
+
+
+cdef class Counts(TextFunction):
+    """How often each of a pool of sequences comes in each row of an array, by weight.
+
+    Parameters
+    ----------
+    place, content
+    sequences : Sequences
+    most_skipped : int
+        Words that may be between two of a sequence.
+    weights : array of f32
+        Of each column of `sequences`.
+    are_flags : bool
+        Whether a sequence that comes more than once counts once.
+    spend : callable or None
+        Told how many words will be read again for sequences, before they are.
+    """
+
+    cdef Sequences _sequences
+    cdef Py_ssize_t _most_skipped, _width
+    cdef object _weights, _spend
+    cdef bint _are_flags
+
+    def __init__(self, place, content, Sequences sequences not None, most_skipped, weights, bint are_flags, spend):
+        self._settle(place, content, np.float32)
+        self._sequences, self._most_skipped, self._width = sequences, most_skipped, sequences._width
+        self._weights = np.ascontiguousarray(weights, np.float32)
+        self._are_flags, self._spend = are_flags, spend
+        if self._weights.shape != (self._width,):
+            raise ValueError(f"{self._weights.shape} weights for {self._width} columns")
+
+    cdef object apply(self, x, target):
+        cdef list items = _items(x)
+        cdef Py_ssize_t nwords = x.shape[-1] if items else 0
+        cdef Py_ssize_t nrows = len(items) // nwords if items else len(x) if x.ndim > 1 else 1
+        cdef Py_ssize_t k
+        counts = _place_for(target, self.dtype, nrows * self._width)
+        if counts is None:
+            counts = _empty((nrows,) * (x.ndim > 1) + (self._width,), self.dtype)
+        if self._spend is not None:
+            self._spend((self._sequences._longest - 1) * len(items) * (1 + min(self._most_skipped, nwords)))
+        cdef float *into = <float *>fields_of(counts).data
+        cdef const float *weights = <const float *>fields_of(self._weights).data
+        memset(into, 0, nrows * self._width * sizeof(float))
+        self._sequences.count(items, nwords, self._most_skipped, into)
+        for _ in range(nrows):
+            for k in range(self._width):
+                if self._are_flags:
+                    into[k] = weights[k] if into[k] > 0 else 0
+                else:
+                    into[k] *= weights[k]
+            into += self._width
+        return counts

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphpool._dataclasses import replace
 from graphpool.limits import Limits
-from graphpool.runtime.host_budget import HostBudget
+from graphpool.runtime._host_call import HostBudget
 
 from .arrays import elem_type_of, numpy_type
 from .proto import TensorProto, TypeProto, as_own

@@ -16,6 +16,7 @@ from graphpool.backends.reference.backend import run_ops
 from graphpool.errors import GraphpoolError
 from graphpool.fork import reset_in_child
 
+from ._words import TextFunction
 from .arrays import numpy_type
 from .build import GraphBuilder, NotConvertible, Value, require
 from .encoders import has_table
@@ -219,7 +220,7 @@ def _typed(function: HostFunction, node: Node, results: Sequence[Value]) -> Host
     """The function, with arrays of the types that were inferred."""
     elem_types = [_elem_type(value) for name, value in zip(node.output, results, strict=False) if name]
     dtypes = [numpy_type(elem_type) if elem_type else None for elem_type in elem_types]
-    if dtypes == [np.dtype(np.object_)]:
+    if dtypes == [np.dtype(np.object_)] or (isinstance(function, TextFunction) and dtypes == [function.dtype]):
         return function  # what gives texts gives objects
 
     def run(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:

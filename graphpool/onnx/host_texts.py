@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._words import Sequences, filled_up, mark, places_of
+from ._words import Counts, Lookup, Maps, Normaliser, OneHot, Pick, Sequences, Words, texts_of
 from .arrays import to_array
 from .encoders import listed
 from .expressions import compile_pattern
@@ -52,35 +52,18 @@ def _of_one(node: Node, places: Any, known: Mapping[str, Any], function: Callabl
     return lambda inputs, outputs: [function(inputs[place])]
 
 
-def _texts(items: Sequence[Any], shape: Sequence[int]) -> Any:
-    """An array of objects."""
-    found = np.empty(len(items), np.object_)
-    found[:] = items
-    return found.reshape(shape)
+def _input(node: Node, places: Any, known: Mapping[str, Any]) -> tuple[int | None, Any]:
+    """Of a node with one input its place among the arguments of a call, or its content."""
+    return places[0], None if places[0] is not None else known[node.input[0]]
 
 
 # ---- maps
 
 
 def _zip_map(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
-    """A map from labels to scores for each row; a vector is one row.
-
-    Copies of one map that are filled column by column take half as long as maps made row by row.
-    """
+    """A map from labels to scores for each row; a vector is one row."""
     keys = _attr(node, "classlabels_int64s") or _attr(node, "classlabels_strings") or []
-    empty = dict.fromkeys(keys)
-
-    def zip_rows(x: Any) -> Any:
-        if x.shape[-1] != len(keys):
-            raise ValueError(f"{x.shape[-1]} scores in a row for {len(keys)} labels")
-        columns = x.reshape(-1, len(keys)).T
-        found = [empty.copy() for _ in range(columns.shape[1])]
-        for key, column in zip(keys, columns.tolist(), strict=True):
-            for row, score in zip(found, column, strict=True):
-                row[key] = score
-        return found
-
-    return _of_one(node, places, known, zip_rows)
+    return Maps(*_input(node, places, known), keys)
 
 
 def _dict_vectorizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -89,7 +72,7 @@ def _dict_vectorizer(node: Node, places: Any, known: Mapping[str, Any], bounds: 
 
     def vectorise(x: Mapping[Any, Any]) -> Any:
         if any(isinstance(value, str) for value in x.values()):
-            return _texts([x.get(key, "") for key in keys], (1, -1))
+            return texts_of([x.get(key, "") for key in keys], (1, len(keys)))
         return np.array([[x.get(key, 0) for key in keys]])
 
     return _of_one(node, places, known, vectorise)
@@ -156,15 +139,19 @@ def _label_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bo
     """
     if len(node.input) > 1:
         return None
+    given = _input(node, places, known)
     if "classes_strings" in node.attrs:  # of opset 1, in both directions
         classes: list[Any] = _attr(node, "classes_strings")
-        both = _Table(classes, list(range(len(classes))), node.attrs.get("default_int64", -1), np.int64)
-        back = _Table(list(range(len(classes))), classes, _attr(node, "default_string", "_Unused"), np.object_)
-        return _of_one(node, places, known, lambda x: (both if x.dtype.kind in "OU" else back)(x))
+        numbers = list(range(len(classes)))
+        return _both_ways(
+            Lookup(*given, classes, numbers, node.attrs.get("default_int64", -1), np.int64),
+            Lookup(*given, numbers, classes, _attr(node, "default_string", "_Unused"), np.object_),
+            *given,
+        )
     keys, values = _listed(node, "keys"), _listed(node, "values")
     if not keys or len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys and {len(values)} values")
-    return _of_one(node, places, known, _Table(keys, values, *_default_of(node, values)))
+    return Lookup(*given, keys, values, *_default_of(node, values))
 
 
 def _category_mapper(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -172,25 +159,22 @@ def _category_mapper(node: Node, places: Any, known: Mapping[str, Any], bounds: 
     numbers, texts = _attr(node, "cats_int64s", []), _attr(node, "cats_strings", [])
     if len(numbers) != len(texts):
         raise ValueError(f"{len(numbers)} numbers and {len(texts)} texts")
-    there = _Table(texts, numbers, _attr(node, "default_int64", -1), np.int64)
-    back = _Table(numbers, texts, _attr(node, "default_string", "_Unused"), np.object_)
-    return _of_one(node, places, known, lambda x: (there if x.dtype.kind in "OU" else back)(x))
+    given = _input(node, places, known)
+    return _both_ways(
+        Lookup(*given, texts, numbers, _attr(node, "default_int64", -1), np.int64),
+        Lookup(*given, numbers, texts, _attr(node, "default_string", "_Unused"), np.object_),
+        *given,
+    )
 
 
-class _Table:
-    """The value of each element of an array; the first of equal keys counts."""
+def _both_ways(there: HostFunction, back: HostFunction, place: int | None, content: Any) -> HostFunction:
+    """One function for texts, and another for numbers."""
 
-    def __init__(self, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any) -> None:
-        self._places = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
-        self._of_nan = next((number for number, key in enumerate(keys) if key != key), len(keys))
-        self._values = _texts([*values, default], (-1,)).astype(dtype)
+    def find(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        x = content if place is None else inputs[place]
+        return (there if x.dtype.kind in "OU" else back)(inputs, outputs)
 
-    def __call__(self, x: Any) -> Any:
-        """The values."""
-        places = places_of(x.reshape(-1).tolist(), self._places, len(self._values) - 1)
-        if x.dtype.kind == "f":
-            places[np.isnan(x.reshape(-1))] = self._of_nan
-        return self._values[places].reshape(x.shape)
+    return find
 
 
 def _one_hot_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -198,15 +182,7 @@ def _one_hot_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: 
     categories: list[Any] = _attr(node, "cats_strings") or _attr(node, "cats_int64s") or []
     width = len(categories)
     place_of = dict(zip(reversed(categories), range(width - 1, -1, -1), strict=True))
-    has_zeros = bool(node.attrs.get("zeros", 1))
-
-    def encode(x: Any) -> Any:
-        found, nones = mark(x.reshape(-1).tolist(), place_of, width)
-        if not has_zeros and nones < x.size:
-            raise ValueError("an element that is none of the categories")
-        return found.reshape(*x.shape, width)
-
-    return _of_one(node, places, known, encode)
+    return OneHot(*_input(node, places, known), place_of, width, bool(node.attrs.get("zeros", 1)))
 
 
 def _feature_extractor(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -229,17 +205,7 @@ def _normalizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bound
     is_sensitive = bool(node.attrs.get("is_case_sensitive", 0))
     words = _attr(node, "stopwords") or []
     stop = frozenset(words if is_sensitive else map(str.lower, words))
-
-    def normalise(x: Any) -> Any:
-        items = x.reshape(-1).tolist()
-        if stop:
-            kept = [item for item in items if (item if is_sensitive else item.lower()) not in stop]
-            items = kept or [""]
-        shape = (len(items),) if x.ndim == 1 else (1, len(items))
-        items = items if case is None else list(map(case, items))
-        return _texts(items, shape if stop else x.shape)
-
-    return _of_one(node, places, known, normalise)
+    return Normaliser(*_input(node, places, known), case, stop, is_sensitive)
 
 
 def _vectorizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -266,24 +232,24 @@ def _vectorizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bound
     weights = np.ones(width if is_apart else len(columns), np.float32)
     weights[own] = given
     tree = Sequences([(w, own[n]) for w, n in sequences if shortest <= len(w) <= longest], len(weights))
+    if mode == "TF":
+        weights[:] = 1
+    place, content = _input(node, places, known) if is_apart else (0, None)
+    label, host = node.label, bounds.host
+    spend = None if longest < 2 else lambda steps: host.spend(steps, label)
+    count = Counts(place, content, tree, most_skipped, weights, mode == "IDF", spend)
+    if is_apart:
+        return count
 
-    def vectorise(x: Any) -> Any:
-        rows = x.reshape(-1, x.shape[-1]) if x.size else x.reshape(len(x) if x.ndim > 1 else 1, 0)
-        nwords = rows.shape[1]
-        bounds.host.spend((longest - 1) * rows.size * (1 + min(most_skipped, nwords)), node.label)
-        found = tree.count(rows.tolist(), most_skipped)
-        if mode == "IDF":
-            found = np.where(found > 0, weights, found)
-        elif mode != "TF":
-            found *= weights
-        if not is_apart:
-            apart, found = found, np.zeros((len(rows), width), np.float32)
-            for place, column in enumerate(columns):
-                mine, before = apart[:, place], found[:, column]
-                found[:, column] = np.where(mine != 0, mine, before) if mode == "IDF" else before + mine
-        return found if x.ndim > 1 else found.reshape(-1)
+    def add_up(x: Any) -> Any:
+        [apart] = count([x], [])
+        found = np.zeros((*apart.shape[:-1], width), np.float32)
+        for place, column in enumerate(columns):
+            mine, before = apart[..., place], found[..., column]
+            found[..., column] = np.where(mine != 0, mine, before) if mode == "IDF" else before + mine
+        return found
 
-    return _of_one(node, places, known, vectorise)
+    return _of_one(node, places, known, add_up)
 
 
 def _tokenizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -298,22 +264,15 @@ def _tokenizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds
             return list(map(list, texts)) if least <= 1 else [[] for _ in texts]
     else:
         match = compile_pattern(pattern or "|".join(f"(?:{part})" for part in separators), bounds.limits)
+        label, host = node.label, bounds.host
 
         def spend(nletters: int) -> None:
-            bounds.host.spend(nletters, node.label)
+            host.spend(match.nstates * nletters, label)
 
         def split(texts: list[str]) -> list[list[str]]:
-            spend(match.nstates * sum(map(len, texts)))
             return match.words(texts, spend, least, not pattern)
 
-    def tokenise(x: Any) -> Any:
-        rows = split(x.reshape(-1).tolist())
-        if is_marked:
-            rows = [["\x02", *row, "\x03"] for row in rows]
-        most = max(map(len, rows), default=0)
-        return filled_up(rows, most, padding).reshape(*x.shape, most)
-
-    return _of_one(node, places, known, tokenise)
+    return Words(*_input(node, places, known), split, bool(is_marked), padding)
 
 
 def _concat_texts(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -333,7 +292,11 @@ def _reshape(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) 
         dims = [x.shape[k] if size == 0 and not keeps_zero else size for k, size in enumerate(sizes)]
         return [x.reshape(dims)]
 
-    return reshape
+    sizes = None if places[1] is not None or places[0] is None else known[node.input[1]].tolist()
+    if sizes is None or 0 in sizes:
+        return reshape
+    place, settled = places[0], tuple(sizes)
+    return lambda inputs, outputs: [inputs[place].reshape(settled)]
 
 
 def _flatten(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -371,6 +334,15 @@ def _select(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -
     return lambda inputs, outputs: [np.where(*get(inputs))]
 
 
+def _gather(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction | None:
+    """Texts at places; those of a constant list are taken one by one."""
+    data = known.get(node.input[0])
+    if data is None or data.ndim != 1 or places[1] is None or node.attrs.get("axis", 0) not in (0, -1):
+        moved: HostFunction | None = MOVES["Gather"](node, places, known, {})
+        return moved
+    return Pick(places[1], None, data.tolist())
+
+
 def _moved(make: Any) -> Make:
     """An entry for texts of what moves arrays of any type."""
     return lambda node, places, known, bounds: make(node, places, known, {})
@@ -378,8 +350,9 @@ def _moved(make: Any) -> Make:
 
 TEXT_MOVES: dict[str, Make] = {
     "Identity": lambda node, places, known, bounds: _of_one(node, places, known, lambda x: x),
-    "Flatten": _flatten, "Reshape": _reshape, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Where": _select,
-    **{kind: _moved(MOVES[kind]) for kind in ("Gather", "Expand", "Transpose", "Concat", "Equal")},
+    "Flatten": _flatten, "Gather": _gather, "Reshape": _reshape, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
+    "Where": _select,
+    **{kind: _moved(MOVES[kind]) for kind in ("Expand", "Transpose", "Concat", "Equal")},
 }  # fmt: skip
 """Ops that take numbers too, for nodes that read texts."""
 

@@ -42,7 +42,7 @@
                     data_dependent.py: the part whose shapes follow from what a run computes,
                     branches.py: one of two, loop.py: a body so many times; trip_places.py: where its trips
                     read and write
-    host_budget.py  steps and time of the host functions of one run
+    _host_call.pyx  the call of a host function, and the steps and time of those of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   a form of a model: compiled partitions and host functions over one arena
     form_parts.py   what it is made of on each kind of device

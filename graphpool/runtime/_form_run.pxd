@@ -4,6 +4,7 @@ from graphpool.memory._arena cimport ArenaPool
 from graphpool.memory._arrays cimport ArrayAllocator
 from graphpool.memory._lease cimport Lease
 
+from ._host_call cimport HostBudget
 from ._result_arrays cimport ResultArrays
 from ._step_call cimport Addresses
 
@@ -46,7 +47,7 @@ cdef class FormRun:
     cdef ArenaPool pool         # where the last run had its arena
     cdef int64_t arena_nbytes, host_nbytes, all_nbytes
     cdef bint uses_blas
-    cdef object host_budget
+    cdef HostBudget host_budget
     cdef int64_t number         # in this process, from 1
     cdef object offsets         # of what lies in the arena: key -> bytes
     cdef dict places            # key -> number among addresses
@@ -56,6 +57,7 @@ cdef class FormRun:
     cdef object _use(self, inputs, dict given, work)
     cdef object _work(self, Frame frame, inputs, dict given, dict fresh, work)
     cdef dict _run_once(self, Frame frame, dict given)
+    cdef int _run_plainly(self, Frame frame) except -1
     cdef dict _given(self, outputs, held)
     cdef list _missing(self, dict given)
     cdef Frame _take_room(self, dict given, dict fresh)

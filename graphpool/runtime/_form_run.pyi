@@ -4,11 +4,11 @@ from typing import Any, TypeVar
 from graphpool.memory._arrays import ArrayAllocator
 
 from ._form_sizes import SizedArrays
+from ._host_call import HostBudget
 from ._program import Program
 from ._result_arrays import ResultArrays
 from ._step_call import Addresses
 from .form_plan import FormPlan
-from .host_budget import HostBudget
 from .model_form import ModelForm
 from .shared_arenas import SharedArenas
 

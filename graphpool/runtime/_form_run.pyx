@@ -8,6 +8,7 @@ from graphpool.memory._arena cimport ArenaPool
 from graphpool.memory._arrays cimport ArrayAllocator
 from graphpool.memory._lease cimport Lease
 
+from ._host_call cimport HostCall
 from ._ndarray cimport GP_C_CONTIGUOUS, GP_WRITEABLE, fields_of, has_shape
 from ._program cimport gp_next_serial
 from ._step_call cimport Addresses, StepCall
@@ -203,12 +204,32 @@ cdef class FormRun:
         if recorder is not None:
             self._run_recorded(frame, recorder)
         else:
+            self._run_plainly(frame)
+        return self._collect(frame, given)
+
+    cdef int _run_plainly(self, Frame frame) except -1:
+        """Call the steps; those that make arrays of their own charge the run for them."""
+        cdef HostCall host
+        outer = None
+        try:
             for call in frame.calls:
                 if type(call) is StepCall:
                     (<StepCall>call).call()
-                else:
-                    call()
-        return self._collect(frame, given)
+                    continue
+                host = <HostCall>call if type(call) is HostCall else None
+                if host is not None and not host.is_inner:
+                    if outer is None:
+                        outer = frame.arrays.enter()
+                    host.call()
+                    continue
+                if outer is not None:
+                    frame.arrays.leave(outer)
+                    outer = None
+                call()
+        finally:
+            if outer is not None:
+                frame.arrays.leave(outer)
+        return 0
 
     cdef dict _given(self, outputs, held):
         """The arrays that results go to, checked but for those of a session."""

@@ -16,8 +16,8 @@ from .inner_models import InnerModels, inner_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ._host_call import HostBudget
     from .executable import Executable
-    from .host_budget import HostBudget
     from .model import Model
 
 __all__ = ["Loop", "LoopPorts", "Row"]

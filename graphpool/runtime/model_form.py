@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from graphpool.graph.graph import Graph
 
-    from .host_budget import HostBudget
+    from ._host_call import HostBudget
 
 __all__ = ["Fallback", "HostFunction", "ModelForm"]
 
@@ -44,7 +44,8 @@ class HostFunction(Protocol):
 
     A function whose results have shapes that only a run tells may have a method ``bound``, which takes the tensors of
     its inputs and returns the largest shapes of its outputs, None of those that are no arrays, and what its arrays take
-    at most, results included (unit: bytes). Its results are no views of its inputs.
+    at most, results included (unit: bytes). Its results are no views of its inputs; other functions of which that is
+    true say so by an attribute ``may_give_views``, which is False.
     """
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:

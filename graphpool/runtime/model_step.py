@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass
-from graphpool.errors import BackendError, LimitError, OutOfMemoryError, explain
+from graphpool.errors import BackendError, explain
 from graphpool.memory import BufferInfo
 from graphpool.memory.user_planner import plan_with
 from graphpool.typing import DataType
-
-from .inner_models import InnerModels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,11 +18,9 @@ if TYPE_CHECKING:
     from graphpool.graph.graph import Graph
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.memory import Planner
-    from graphpool.memory._arrays import ArrayAllocator
 
     from ._compiled import CompiledPartition
     from ._program import Program
-    from .host_budget import HostBudget
     from .model_form import Fallback, HostFunction
     from .primitive import Primitive
 
@@ -44,48 +40,15 @@ class ModelStep:
     outputs: tuple[int, ...]
     fallback: Fallback | None = None
 
-    def call_host(
-        self, values: dict[int, Any], are_plain: Sequence[bool], budget: HostBudget | None, arrays: ArrayAllocator
-    ) -> None:
-        """Run the host function on the values of a run; `are_plain` says which outputs have a place already."""
-        sources = [values[i] for i in self.inputs]
-        targets = [values[i] if plain else None for i, plain in zip(self.outputs, are_plain, strict=True)]
-        if isinstance(self.function, InnerModels):  # which check, count and name for themselves
-            self._put(values, targets, self.function(sources, targets))
-            return
-        if budget is not None:
-            budget.spend(1, self.label)
-        try:
-            results = arrays.call(self._call, sources, targets)
-        except (LimitError, OutOfMemoryError):
-            raise
-        except Exception as error:
-            raise self._host_error("failed", got=f"{type(error).__name__}: {error}") from error
-        self._put(values, targets, results)
-
-    def _put(self, values: dict[int, Any], targets: Sequence[Any], results: Sequence[Any]) -> None:
-        """Keep the results, or copy them to where they belong."""
-        for tensor_id, target, result in zip(self.outputs, targets, results, strict=True):
-            if target is None:
-                values[tensor_id] = result
-            elif result is not target:
-                self._copy_result(target, result)
-
-    def _call(self, sources: list[Any], targets: list[Any]) -> Sequence[Any]:
-        if any(target is None for target in targets) and not hasattr(self.function, "bound"):
-            # a result without a known shape may be a view of an input, and arenas are written again
-            sources = [source.copy() if isinstance(source, np.ndarray) else source for source in sources]
-        assert self.function is not None  # a step is one or the other
-        return self.function(sources, targets)
-
-    def _copy_result(self, target: Any, result: Any) -> None:
+    def copy_result(self, target: Any, result: Any) -> None:
+        """Copy what the host function gave to where it belongs."""
         array = np.asarray(result)
         if array.shape != target.shape or array.dtype != target.dtype:
             accepted, got = f"{target.dtype} {target.shape}", f"{array.dtype} {array.shape}"
-            raise self._host_error("gave another result than inferred", accepted=accepted, got=got)
+            raise self.host_error("gave another result than inferred", accepted=accepted, got=got)
         target[...] = array
 
-    def _host_error(self, what: str, **parts: str) -> BackendError:
+    def host_error(self, what: str, **parts: str) -> BackendError:
         """An error that names the node of the model, and says why the host ran it."""
         known = self.fallback
         if known is None:

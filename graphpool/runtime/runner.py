@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import blas_threads
 from ._form_run import FormRun, Frame
+from ._host_call import HostCall
 from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
 from ._trace import clock_ns
@@ -178,7 +179,7 @@ class Runner(FormRun, SharesFirst):
         if step.compiled is not None:
             return partial(self._call_backend, step, step.compiled, frame.values)
         are_plain = [is_plain(self._described[i]) for i in step.outputs]
-        return partial(step.call_host, frame.values, are_plain, self._form.host_budget, frame.arrays)
+        return HostCall(step, frame.values, are_plain, self._form.host_budget, frame.arrays)
 
     def _call_backend(self, step: ModelStep, compiled: CompiledPartition, values: Mapping[int, Any]) -> None:
         """Run what has no program on tensors."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
 import graphpool as gp
-from graphpool.onnx.host_texts import _Table
+from graphpool.onnx._words import Lookup
 
 
 def ml_model(kind, inputs, outputs=("y",), **attributes):
@@ -410,7 +410,7 @@ def test_tables_of_numbers_find_what_dicts_do(data):
     attributes = {name: numpy_helper.from_array(array, name) for name, array in table.items()}
     model = ml_model("LabelEncoder", {"x": (helper.np_dtype_to_tensor_dtype(x.dtype), (None,))}, **attributes)
     model.opset_import[1].version = 4
-    expected, found = _Table(keys, values, -1, of_values)(x), run(model, x=x)
+    expected, found = Lookup(0, None, keys, values, -1, of_values)([x], [])[0], run(model, x=x)
     np.testing.assert_array_equal(found, expected)
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
 

@@ -19,6 +19,7 @@ from graphpool.cache.identity import quick_fingerprint
 from graphpool.errors import OutOfMemoryError
 
 from .._form_run import Frame
+from .._host_call import HostCall
 from .._step_call import Addresses
 from .._tensor import Tensor, pack
 from ..constant_memory import memory_of
@@ -283,7 +284,7 @@ class GpuRunner(Runner):
             for i, plain in zip(step.outputs, are_plain, strict=True):
                 if plain and values.get(i) is None:
                     values[i] = self._empty(i)
-            step.call_host(values, are_plain, self._form.host_budget, arrays)
+            HostCall(step, values, are_plain, self._form.host_budget, arrays)()
         else:
             computing: HostPartition = step.compiled  # type: ignore[assignment]
             found = computing.compute([np.asarray(values[i]) for i in step.inputs])  # constants may be packed
