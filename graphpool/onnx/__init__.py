@@ -27,7 +27,8 @@ build.py       the graph under construction: values, constants, ops with inferre
 types.py       ONNX's types and ours; result_types.py: those of what some ops give, told without ONNX's inference
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
-inference_session.py  ONNX Runtime's Python interface; ort_value.py: its values; session_options.py: its options
+inference_session.py  ONNX Runtime's Python interface; ort_value.py: its values; session_options.py: its options;
+               capi/: its exceptions
 preload.py     imports all that opening a model takes, for fork servers
 host.py        host functions: NumPy (host_ops.py), our ops on the reference backend, ONNX's evaluator
 host_texts.py  texts, maps and errors of contents, which no kernel could do; _words.pyx: its loops
@@ -70,7 +71,11 @@ if TYPE_CHECKING:
         get_all_providers,
         get_available_providers,
         get_device,
+        get_version_string,
+        preload_dlls,
         set_default_logger_severity,
+        set_default_logger_verbosity,
+        set_seed,
     )
 
 __all__ = [
@@ -89,14 +94,20 @@ __all__ = [
     "get_all_providers",
     "get_available_providers",
     "get_device",
+    "get_version_string",
     "load",
+    "preload_dlls",
     "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_seed",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "backend":
-        return import_module(".backend", __name__)
+    if name in ("backend", "capi"):
+        return import_module(f".{name}", __name__)
+    if name == "__version__":
+        return import_module(".session_options", __name__).VERSION
     if name in __all__:
         module = "..runtime.model_metadata" if name == "ModelMetadata" else ".inference_session"
         return getattr(import_module(module, __name__), name)

@@ -7,6 +7,8 @@ accepted where results do not depend on it, and refused where they do.
 
 from __future__ import annotations
 
+import os
+import threading
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -31,12 +33,15 @@ from .session_options import (
     get_all_providers,
     get_available_providers,
     get_device,
+    get_version_string,
+    preload_dlls,
     set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_seed,
 )
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphpool.runtime import Model
     from graphpool.runtime.model_metadata import ModelMetadata
@@ -45,7 +50,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "NodeArg", "OrtValue",
     "RunOptions", "SessionOptions", "disable_telemetry_events", "enable_telemetry_events", "get_all_providers",
-    "get_available_providers", "get_device", "set_default_logger_severity",
+    "get_available_providers", "get_device", "get_version_string", "preload_dlls", "set_default_logger_severity",
+    "set_default_logger_verbosity", "set_seed",
 ]  # fmt: skip
 
 
@@ -248,7 +254,8 @@ class InferenceSession:
         Without effect.
     **options
         Arguments of `graphpool.onnx.load`, which ONNX Runtime does not have, such as ``memory_limit`` and ``weights``.
-        They come before what `sess_options` say.
+        They come before what `sess_options` say. ONNX Runtime's ``disabled_optimizers``, ``enable_fallback`` and
+        ``read_config_from_model`` are without effect.
 
     Attributes
     ----------
@@ -291,6 +298,10 @@ class InferenceSession:
         given = {name: value for name, value in self._options._arguments().items() if value is not None}
         if options.get("engine") is not None:
             given.pop("threads", None)
+        for name in ("disabled_optimizers", "enable_fallback", "read_config_from_model"):
+            options.pop(name, None)
+        is_path = isinstance(path_or_bytes, (str, os.PathLike))
+        self._model_path = os.fspath(path_or_bytes) if is_path else None  # Optimum asks for it
         self.model = load(path_or_bytes, **given | options)
         self._names = [port.name for port in self.model.outputs]
         self._finalizer = weakref.finalize(self, self.model.close)
@@ -332,6 +343,35 @@ class InferenceSession:
         _check_may_run(run_options)
         results = self.model.run({name: self._as_value(name, value) for name, value in input_feed.items()})
         return [results[name] for name in names]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], object],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Begin to compute outputs in a thread of its own: otherwise `run`.
+
+        Parameters
+        ----------
+        output_names, input_feed, run_options
+            As for `run`; inputs must not change until the callback is called.
+        callback : callable
+            Called in that thread with the outputs, `user_data`, and a text that is empty unless the run failed; the
+            outputs are an empty list then.
+        user_data : object
+        """
+
+        def work() -> None:
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except Exception as raised:
+                results, error = [], f"{type(raised).__name__}: {raised}"
+            callback(results, user_data, error)
+
+        threading.Thread(target=work, name="graphpool run_async", daemon=True).start()
 
     def run_with_ort_values(
         self,

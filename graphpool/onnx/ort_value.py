@@ -59,6 +59,31 @@ class OrtValue:
         return OrtValue(np.array(numpy_obj, order="C"))
 
     @staticmethod
+    def ortvalue_from_numpy_with_onnx_type(data: Any, onnx_element_type: int) -> OrtValue:
+        """A value of the bytes of an array, which is shared, as elements of a type that NumPy may not have.
+
+        Parameters
+        ----------
+        data : array
+        onnx_element_type : int
+            ONNX's number of a type with elements of the same size.
+
+        Returns
+        -------
+        value : OrtValue
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is no such type, or its elements have another size.
+        """
+        array, dtype = np.ascontiguousarray(data), numpy_type(int(onnx_element_type))
+        if array.dtype.itemsize != dtype.itemsize:
+            accepted = f"elements of {dtype.itemsize} bytes, as {dtype} has"
+            raise InvalidArgumentError(explain("data", accepted=accepted, got=array.dtype))
+        return OrtValue(array.view(dtype))
+
+    @staticmethod
     def ortvalue_from_shape_and_type(
         shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:

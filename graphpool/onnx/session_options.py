@@ -13,13 +13,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
-    "PROVIDER", "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions",
-    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers", "get_available_providers", "get_device",
+    "PROVIDER",
+    "VERSION",
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "RunOptions",
+    "SessionOptions",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "get_version_string",
+    "preload_dlls",
     "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_seed",
 ]  # fmt: skip
 
 PROVIDER = "CPUExecutionProvider"
 """The only one that there is."""
+
+VERSION = "1.31.1"
+"""Of ONNX Runtime, whose interface this is; programs compare it."""
 
 
 class GraphOptimizationLevel(enum.IntEnum):
@@ -75,6 +92,48 @@ def get_device() -> str:
     str
     """
     return "CPU"
+
+
+def get_version_string() -> str:
+    """The version of ONNX Runtime whose interface this is; also ``graphpool.onnx.__version__``.
+
+    Returns
+    -------
+    str
+    """
+    return VERSION
+
+
+def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
+    """Nothing to do: no libraries of other providers are loaded.
+
+    Parameters
+    ----------
+    cuda, cudnn, msvc : bool, default=True
+        Without effect.
+    directory : str, optional
+        Without effect.
+    """
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Nothing to do: `set_default_logger_severity` says what is logged.
+
+    Parameters
+    ----------
+    verbosity : int
+        Without effect.
+    """
+
+
+def set_seed(seed: int) -> None:
+    """Nothing to do: random numbers of a model follow from seeds in its file, or are drawn anew.
+
+    Parameters
+    ----------
+    seed : int
+        Without effect.
+    """
 
 
 def disable_telemetry_events() -> None:

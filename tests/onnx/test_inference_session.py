@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import subprocess
+import sys
+import threading
 import weakref
 from typing import Any
 
@@ -246,3 +249,65 @@ def test_severity_is_the_loggers_level() -> None:
             onnxruntime.set_default_logger_severity(9)
     finally:
         logger.setLevel(before)
+
+
+def test_runs_end_in_a_callback(session: Any) -> None:
+    told, is_over = [], threading.Event()
+
+    def callback(results: list[Any], given: Any, error: str) -> None:
+        told.append((results, given, error))
+        is_over.set()
+
+    for feeds in (feed(), {}):
+        session.run_async(["y"], feeds, callback, "mine")
+        assert is_over.wait(60)
+        is_over.clear()
+    [([y], given, error), (nothing, _, failure)] = told
+    assert (given, error, nothing) == ("mine", "", [])
+    assert np.array_equal(y, session.run(["y"], feed())[0])
+    assert "input 'x' is missing" in failure
+
+
+CALLS = {
+    "InvalidArgument": lambda: onnxruntime.InferenceSession(two_outputs()).run(None, {"x": np.zeros((2, 4))}),
+    "InvalidProtobuf": lambda: onnxruntime.InferenceSession(b"no model"),
+    "NoSuchFile": lambda: onnxruntime.InferenceSession("there_is_none.onnx"),
+    "Fail": lambda: onnxruntime.InferenceSession(two_outputs()).run(["other"], feed()),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_errors_are_caught_by_the_names_that_onnx_runtime_has_for_them(name: str) -> None:
+    with pytest.raises(getattr(onnxruntime.capi.onnxruntime_pybind11_state, name)):
+        CALLS[name]()
+
+
+def test_another_name_of_the_package_has_its_exceptions_too() -> None:
+    code = (
+        "import sys, graphpool.onnx; sys.modules['onnxruntime'] = graphpool.onnx\n"
+        "from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument\n"
+        "import onnxruntime, graphpool\n"
+        "assert InvalidArgument is graphpool.InvalidArgumentError\n"
+        "print(onnxruntime.__version__ == onnxruntime.get_version_string())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+def test_what_packages_ask_of_a_session(tmp_path: Any) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(two_outputs())
+    made = onnxruntime.InferenceSession(path, disabled_optimizers=["ConstantFolding"], enable_fallback=False)
+    with made as session:
+        assert session._model_path == str(path)
+    with onnxruntime.InferenceSession(two_outputs()) as session:
+        assert session._model_path is None
+
+
+def test_bytes_are_taken_for_another_type() -> None:
+    halves = np.array([1, 2.5], np.float16)
+    value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(halves.view(np.uint16), TensorProto.FLOAT16)
+    assert value.data_type() == "tensor(float16)"
+    assert np.array_equal(value.numpy(), halves)
+    with pytest.raises(gp.InvalidArgumentError, match="elements of 4 bytes"):
+        onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(halves, TensorProto.FLOAT)
