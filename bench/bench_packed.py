@@ -76,7 +76,8 @@ def packed_product(
     a, b = operands(shape, dtype)
     layout = PackedFormat(k, n, dtype, batch=copies, isa=isa)
     weights = aligned_empty(layout.nbytes).reshape(copies, layout.pitch)
-    layout.pack((n, 1), b_dtype="s8" if dtype == "s8" else "f32")(b, weights)
+    b_dtype = "s8" if dtype == "s8" else "f32"
+    layout.pack((n, 1), batch_shape=(copies,), batch_strides=(0,), b_dtype=b_dtype)(b, weights)
     problem = MatmulProblem((), m, n, k, (k, 1), (n,), "u8" if dtype == "s8" else "f32")
     call = replace(layout, batch=1).matmul(problem, PostOps(**options))
     extra = [np.ones(n, np.float32)] * ((dtype == "s8") + bool(options.get("bias")))

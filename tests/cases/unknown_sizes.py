@@ -197,6 +197,39 @@ COMPRESSED = DynamicModel(
     {"n": (0, 32)},
 )  # fmt: skip
 
+
+def _bytes(source: str, result: str, name: str) -> tuple[Any, Any]:
+    """Through bytes and back, by the scale and the zero point of a name."""
+    numbers = [f"scale_{name}", f"zero_{name}"]
+    return Node("QuantizeLinear", [source, *numbers], [f"{result}_q"]), Node(
+        "DequantizeLinear", [f"{result}_q", *numbers], [result]
+    )
+
+
+ATTENTION_OF_BYTES = DynamicModel(
+    (
+        *_bytes("x", "bx", "x"),
+        *[node for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])) for node in (
+            Node("DequantizeLinear", [f"w{name}", "scale_w"], [f"m{name}"]),
+            Node("MatMul", ["bx", f"m{name}"], [f"p{name}"]), Node("Reshape", [f"p{name}", "split"], [f"r{name}"]),
+            Node("Transpose", [f"r{name}"], [f"t{name}"], perm=perm),
+            *_bytes(f"t{name}", f"b{name}", name),
+        )],
+        Node("MatMul", ["bq", "bk"], ["s"]), *_bytes("s", "bs", "s"), Node("Add", ["bs", "mask"], ["a"]),
+        Node("Softmax", ["a"], ["e"]), *_bytes("e", "be", "e"), Node("MatMul", ["be", "bv"], ["o"]),
+        *_bytes("o", "bo", "v"), Node("Transpose", ["bo"], ["back"], perm=[0, 2, 1, 3]),
+        Node("Reshape", ["back", "joined"], ["y"]),
+    ),
+    {"x": ("f", "b", "l", 24), "mask": ("f", "b", 1, 1, "l")}, {"y": 3},
+    {
+        **{f"w{name}": (100 * _weights(24, 24)).astype(np.int8) for name in "qkv"}, "scale_w": np.float32(0.01),
+        **{f"scale_{name}": np.float32(scale) for name, scale in zip("xqkvse", (2**-5,) * 5 + (2**-8,), strict=True)},
+        **{f"zero_{name}": np.uint8(zero) for name, zero in zip("xqkvse", (120, 128, 93, 140, 128, 0), strict=True)},
+        "split": _ints(0, 0, 3, 8), "joined": _ints(0, 0, 24),
+    },
+    {"b": (1, 3), "l": (1, 40)},
+)  # fmt: skip
+
 RECURRENT = DynamicModel(
     (
         Node("LSTM", ["x", "w", "r"], ["both", "", "c"], hidden_size=12, direction="bidirectional"),
@@ -250,6 +283,7 @@ RESIZED = DynamicModel(
 )  # fmt: skip
 
 MODELS = {
-    "mlp": MLP, "cnn": CNN, "attention": ATTENTION, "shared": SHARED, "host": HOST, "deciding": DECIDING,
-    "control": CONTROL, "compressed": COMPRESSED, "recurrent": RECURRENT, "positions": POSITIONS, "resized": RESIZED,
+    "mlp": MLP, "cnn": CNN, "attention": ATTENTION, "attention_of_bytes": ATTENTION_OF_BYTES, "shared": SHARED,
+    "host": HOST, "deciding": DECIDING, "control": CONTROL, "compressed": COMPRESSED, "recurrent": RECURRENT,
+    "positions": POSITIONS, "resized": RESIZED,
 }  # fmt: skip

@@ -78,11 +78,12 @@ typedef struct {
     int64_t residual_row;
     float lo, hi;             /* -inf and inf where nothing is clamped; NaN passes */
     /* s8 only: result = (acc - a_zero * col_sum[column] - row_sum[row] * col_zero[column]) * scale[column] * a_scale */
-    const float *scale;
+    const float *scale; /* NULL: 1 */
     float a_scale;
     const int32_t *col_sum;
-    const int32_t *col_zero, *row_sum; /* NULL: weights without zero points */
-    int32_t a_zero;
+    const int32_t *row_sum;  /* NULL: weights without zero points */
+    const int32_t *col_zero; /* NULL: b_zero for all columns */
+    int32_t a_zero, b_zero;
     const uint8_t *most;    /* limits of the pairs of the first panel, two times `pairs` a panel */
     const uint8_t *largest; /* bytes of the pairs of the tile's rows, `pairs` a tile; NULL: not s8 */
     int64_t pairs;

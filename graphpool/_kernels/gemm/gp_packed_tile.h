@@ -158,9 +158,11 @@ GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
 /* s32 accumulators, less what the zero points of the weights take away, as floats. */
 GP_INLINE void gp_convert_sums(const int rows, const int nv, const int is_whole, gp_acc acc, const gp_packed_sink *sink)
 {
-    if (sink->col_zero)
+    if (sink->row_sum)
         GP_EACH(j, nv) {
-            const gp_vu zero = gp_load_integers(sink->col_zero + j * GP_VL, gp_columns_left(is_whole, sink->cols, j));
+            const int64_t left = gp_columns_left(is_whole, sink->cols, j);
+            const gp_vu zero = sink->col_zero ? gp_load_integers(sink->col_zero + j * GP_VL, left)
+                                              : (uint32_t)sink->b_zero - (gp_vu){0};
             GP_EACH(i, rows)
                 acc[i][j] = (gp_vf)((gp_vu)acc[i][j] - zero * (uint32_t)sink->row_sum[i]);
         }

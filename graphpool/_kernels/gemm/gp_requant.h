@@ -178,7 +178,8 @@ GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole, i
     const float last = p.has_outer ? p.outer.inverse : 1, first = p.has_inner ? p.inner.inverse : last;
     GP_EACH(j, nv) {
         const int64_t left = gp_columns_left(is_whole, sink->cols, j);
-        const gp_vf scale = gp_load_some(sink->scale + j * GP_VL, left) * sink->a_scale * first;
+        const gp_vf own = sink->scale ? gp_load_some(sink->scale + j * GP_VL, left) : gp_splat(1);
+        const gp_vf scale = own * sink->a_scale * first;
         const gp_vf bias = sink->bias ? gp_load_some(sink->bias + j * GP_VL, left) * first : gp_splat(0);
         GP_EACH(i, rows)
             acc[i][j] = gp_vfma(acc[i][j], scale, bias);

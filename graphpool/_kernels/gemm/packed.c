@@ -24,6 +24,7 @@ GP_RECORD(gp_packed_matmul, {
     int64_t tile_in_scratch, has_epilogue;
     int64_t partial_offset, words_offset, row_offset, largest_offset; /* bytes into scratch; the tile lies at 0 */
     int64_t a_dtype, a_zero;
+    int64_t has_one_scale, has_one_zero; /* s8: one number for all columns instead of one for each */
     float lo, hi;
     gp_requant requant; /* s8: instead of residual, lo and hi */
     gp_dynamic dynamic; /* s8 */
@@ -212,7 +213,6 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     const gp_words a = load_words(type, p, args[0], at[GP_A], rows, k, depth.count, a_zero, scratch);
     gp_packed_sink sink = GP_MAKE_SINK(p, args, at[GP_DST] + i * p->dst_row + j, p->dst_row,
                                        at[GP_RESIDUAL] + i * p->residual_row + j, p->residual_row, j, cols, scratch);
-    sink.scale = gp_floats_at(args, p->scale_arg, j);
     const float *tile = sink.c;
     gp_requant_sink requant;
     if (type == GP_PACKED_S8) {
@@ -226,7 +226,9 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
         sink.most = (const uint8_t *)(sums + gp_packed_cols(p->n)) + j / GP_PANEL * 2 * sink.pairs;
 #endif
         if (p->dynamic.columns_arg) {
-            sink.col_zero = (const int32_t *)args[p->dynamic.columns_arg] + j;
+            const int32_t *zeros = args[p->dynamic.columns_arg];
+            sink.col_zero = p->has_one_zero ? NULL : zeros + j;
+            sink.b_zero = zeros[0];
             sink.row_sum = (const int32_t *)(a.data + p->row_block * depth.count * 4);
         }
         char *dst = (char *)args[p->dst_arg] + (at[GP_DST] + i * p->dst_row + j) * gp_element_nbytes(p->requant.dst_dtype);
@@ -234,7 +236,9 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
                                   at[GP_RESIDUAL] + i * p->residual_row + j, p->residual_row);
         sink.requant = &requant;
         sink.a_zero = a_zero;
-        sink.a_scale = gp_dynamic_scale(&p->dynamic, args);
+        const float *scales = args[p->scale_arg];
+        sink.scale = p->has_one_scale ? NULL : scales + j;
+        sink.a_scale = gp_dynamic_scale(&p->dynamic, args) * (p->has_one_scale ? scales[0] : 1);
         sink.c = NULL;
     }
     block(tiles, rows, j, cols, p->n, depth, a, b, sink);

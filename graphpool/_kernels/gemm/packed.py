@@ -24,7 +24,7 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, Invalid
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
 from .post_ops import NO_POST_OPS, PostOps
-from .problem import aligned, choose, even_part
+from .problem import MOST_BATCH_AXES, aligned, choose, even_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -181,31 +181,51 @@ class PackedFormat(MatrixFormat):
         """Of all matrices. Unit: bytes."""
         return self.batch * self.pitch
 
-    def pack(self, strides: Sequence[int], *, batch_stride: int = 0, b_dtype: str | None = None) -> KernelCall:
+    def pack(
+        self,
+        strides: Sequence[int],
+        *,
+        batch_shape: Sequence[int] = (),
+        batch_strides: Sequence[int] = (),
+        b_dtype: str | None = None,
+    ) -> KernelCall:
         """A kernel that brings weights into panels, four a task; arguments: b, packed.
 
-        `strides`: row and column stride of b, any, swapped for transposed weights; `batch_stride`: from one matrix to
-        the next. Unit: elements. `b_dtype`: of b, where it is not `dtype`: f32 becomes bf16, rounded to nearest even;
-        u8 becomes s8, less 128. Every byte is written but the gap between matrices. Cost: one read and one write.
+        `strides`: row and column stride of b, any, swapped for transposed weights; `batch_strides`: one for each axis
+        of `batch_shape`, whose matrices are `batch`. Unit: elements. `b_dtype`: of b, where it is not `dtype`: f32
+        becomes bf16, rounded to nearest even; u8 becomes s8, less 128. Every byte is written but the gap between
+        matrices. Cost: one read and one write.
 
         Raises
         ------
         InvalidShapeError, InvalidDataTypeError
-            Other than two strides; types that do not fit each other.
+            Other than two strides; axes that make another number of matrices, or have other than one stride each; types
+            that do not fit each other.
         """
         b_dtype = b_dtype or self.dtype
         if b_dtype != self.dtype and (self.dtype, b_dtype) not in (("bf16", "f32"), ("s8", "u8")):
             what = f"weights to pack as {self.dtype}"
             raise InvalidDataTypeError(explain(what, accepted=self.dtype, got=b_dtype), dtype=b_dtype)
-        return self._move_panels("any_matmul_pack", strides, batch_stride, b_dtype)
+        return self._move_panels("any_matmul_pack", strides, (batch_shape, batch_strides), b_dtype)
 
-    def unpack(self, strides: Sequence[int], *, batch_stride: int = 0) -> KernelCall:
+    def unpack(
+        self, strides: Sequence[int], *, batch_shape: Sequence[int] = (), batch_strides: Sequence[int] = ()
+    ) -> KernelCall:
         """The inverse of `pack`, bit for bit, with the same parameters; arguments: packed, b."""
-        return self._move_panels("any_matmul_unpack", strides, batch_stride, self.dtype)
+        return self._move_panels("any_matmul_unpack", strides, (batch_shape, batch_strides), self.dtype)
 
-    def _move_panels(self, name: str, strides: Sequence[int], batch_stride: int, b_dtype: str) -> KernelCall:
+    def _move_panels(
+        self, name: str, strides: Sequence[int], batch: tuple[Sequence[int], Sequence[int]], b_dtype: str
+    ) -> KernelCall:
+        shape, batch_strides = batch
+        if len(shape) > MOST_BATCH_AXES or len(shape) != len(batch_strides) or math.prod(shape) != self.batch:
+            accepted = f"at most {MOST_BATCH_AXES} axes of {self.batch} matrices, each with a stride"
+            raise InvalidShapeError(
+                explain("batch of weights", accepted=accepted, got=(tuple(shape), tuple(batch_strides)))
+            )
         values = {
-            "k": self.k, "batch": batch_stride, "pitch": self.pitch,
+            "k": self.k, "pitch": self.pitch,
+            "nbatch": len(shape), "batch_shape": shape, "batch_strides": [batch_strides],
             "dtype": DTYPE_CODES[self.dtype], "b_dtype": DTYPE_CODES[b_dtype],
         }  # fmt: skip
         return self._move(name, strides, values, self.batch * -(-self.n // (_PACK_PANELS * self.panel)))
@@ -217,11 +237,14 @@ class PackedFormat(MatrixFormat):
         *,
         weight_strides: Sequence[int] | None = None,
         parts: int = 1,
+        one_scale: bool = False,
+        one_zero: bool = False,
     ) -> KernelCall:
         """A kernel for products with these weights; arguments: a, packed b, for s8 the scales, those of the post-ops.
 
         a is f32 for f32; f32, bf16 or f16 for bf16, rounded to bf16 and summed in f32; u8 or s8 for s8, summed in s32,
-        exactly, and multiplied by scales of shape (n,), f32: the product of both operands' scales. `weight_strides`:
+        exactly, and multiplied by scales of shape (n,), f32: the product of both operands' scales. `one_scale`,
+        `one_zero`: of scales, or of zero points of the weights, there is one for all columns. `weight_strides`:
         one for each batch axis (unit: packed matrices), where not all share one matrix. `parts`: in how many k is
         split, each a task of its own; `k_parts` tells a good number. With several, dst is a dense array (parts,
         batch..., m, n) of sums to be added up, and there are no post-ops; not for s8.
@@ -254,6 +277,7 @@ class PackedFormat(MatrixFormat):
             "dst_part": math.prod(problem.batch_shape) * problem.m * problem.n,
             "a_dtype": DTYPE_CODES[problem.a_dtype], "a_col": problem.a_strides[-1],
             "a_zero": problem.zero_point + (128 if problem.a_dtype == "s8" else 0),
+            "has_one_scale": one_scale, "has_one_zero": one_zero,
         }  # fmt: skip
         return _build(folded, self, values, post_ops.epilogue)
 

@@ -4,6 +4,7 @@
  * blocks of GP_PACK_ROWS words, so that the lines being written stay in L1. args: b and packed; unpacking: packed and
  * b. */
 #include "core/gp_convert.h"
+#include "gemm/gp_batch.h"
 #include "gemm/gp_packed.h"
 #include "core/gp_quad.h"
 
@@ -12,9 +13,11 @@
 
 GP_RECORD(gp_pack_params, {
     int64_t k, n;
-    int64_t row, col, batch; /* strides of b, in elements */
-    int64_t pitch;           /* bytes from one packed matrix to the next */
-    int64_t dtype, b_dtype;  /* of the panels and of b; they differ where f32 becomes bf16, and u8 less 128 becomes s8 */
+    int64_t row, col; /* strides of b, in elements */
+    int64_t nbatch;
+    int64_t batch_shape[GP_MAX_BATCH], batch_strides[1][GP_MAX_BATCH]; /* of b */
+    int64_t pitch;          /* bytes from one packed matrix to the next */
+    int64_t dtype, b_dtype; /* of the panels and of b; they differ where f32 becomes bf16, and u8 less 128 becomes s8 */
 });
 
 typedef struct {
@@ -62,6 +65,14 @@ GP_INLINE uint32_t make_word(const int64_t dtype, const int64_t b_dtype, const c
     return word;
 }
 
+/* The same of elements that lie side by side and stay as they are, but for the sign of bytes. */
+GP_INLINE uint32_t load_word(const int64_t b_dtype, const char *b)
+{
+    uint32_t word;
+    memcpy(&word, b, 4);
+    return word ^ (b_dtype == GP_U8 ? 0x80808080 : 0);
+}
+
 /* `count` rows of words of `cols` columns of a panel of that `width`, from b on; strides in bytes. */
 GP_INLINE void pack_rows(const int64_t dtype, const int64_t b_dtype, const char *restrict b, int64_t row, int64_t col,
                          uint32_t *restrict to, int64_t width, int64_t count, int64_t cols)
@@ -82,7 +93,9 @@ GP_INLINE void pack_columns(const int64_t dtype, const int64_t b_dtype, const in
         const int64_t group = gp_min(cols - c, 4);
         for (int64_t r = 0; r < group; r++)
             for (int64_t w = 0; w < count; w++)
-                words[r][w] = make_word(dtype, b_dtype, b + (c + r) * col + w * depth * nbytes, nbytes, depth);
+                words[r][w] = element_nbytes(dtype) == nbytes
+                                  ? load_word(b_dtype, b + (c + r) * col + w * 4)
+                                  : make_word(dtype, b_dtype, b + (c + r) * col + w * depth * nbytes, nbytes, depth);
         int64_t w = 0;
         for (; group == 4 && w + 4 <= count; w += 4)
             gp_transpose_quad(&words[0][w], &words[1][w], &words[2][w], &words[3][w], to + w * width + c,
@@ -189,7 +202,9 @@ GP_INLINE void run_tasks(const gp_pack_params *p, char *b, char *packed, int64_t
     const int64_t step = GP_PACK_PANELS * GP_PANEL, groups = (p->n + step - 1) / step;
     for (int64_t number = begin; number < end; number++) {
         const int64_t matrix = number / groups, j = number % groups * step;
-        const gp_pack_task t = {p, b + matrix * p->batch * element_nbytes(p->b_dtype), packed + matrix * p->pitch, j,
+        int64_t at;
+        gp_locate_batch(p->nbatch, p->batch_shape, p->batch_strides, 1, matrix, &at);
+        const gp_pack_task t = {p, b + at * element_nbytes(p->b_dtype), packed + matrix * p->pitch, j,
                                 gp_min(p->n - j, step)};
         run(&t);
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...graph.spelling import possible_spellings, respell
 from ...graph.view import GraphView
 from .match.integers import split_dequantized
-from .match.swaps import BYTES_MOVED, QUANTIZED_BEFORE_CONCAT, RESHAPES_BEHIND, swap
+from .match.swaps import BYTES_MOVED, QUANTIZED_BEFORE_CONCAT, QUANTIZED_BEFORE_TRANSPOSE, RESHAPES_BEHIND, swap
 from .match.undone import drop_undone
 from .patterns import SPELLINGS
 from .support import supports
@@ -34,6 +34,7 @@ REWRITES: tuple[Rewrite, ...] = (
     partial(swap, BYTES_MOVED),
     drop_undone,
     split_dequantized,
+    partial(swap, QUANTIZED_BEFORE_TRANSPOSE),
     partial(swap, RESHAPES_BEHIND),
     partial(swap, QUANTIZED_BEFORE_CONCAT),
 )

@@ -33,11 +33,11 @@ def element_strides(array):
 
 
 def packed(b, dtype="f32", isa=None, b_dtype=None):
-    """b of shape (..., k, n), any strides, at most one batch axis, in panels: on guarded memory, odd task splits."""
+    """b of shape (..., k, n), any strides, in panels: on guarded memory, odd task splits."""
     (*batch, k, n), (*batch_strides, row, col) = b.shape, element_strides(b)
     count = math.prod(batch)
     weights = PackedFormat(k, n, dtype, batch=count, isa=isa)
-    call = weights.pack((row, col), batch_stride=sum(batch_strides), b_dtype=b_dtype)
+    call = weights.pack((row, col), batch_shape=batch, batch_strides=batch_strides, b_dtype=b_dtype)
     whole, part = guarded(weights.nbytes, np.uint8, fill=0x55)
     run_in_steps(call, 2, b.ctypes.data, part)
     assert (whole[:32] == 0x55).all()
@@ -269,7 +269,7 @@ def test_unpacking_gives_back_every_bit(isa, dtype, size, transposed):
     strides = (1, k) if transposed else (n, 1)
     view = b.transpose(0, 2, 1) if transposed else b
     whole, part = guarded(b.size, NUMPY[dtype], fill=3)
-    call = PackedFormat(k, n, dtype, batch=2, isa=isa).unpack(strides, batch_stride=k * n)
+    call = PackedFormat(k, n, dtype, batch=2, isa=isa).unpack(strides, batch_shape=(2,), batch_strides=(k * n,))
     run_in_steps(call, 2, packed(view, dtype, isa), part)
     assert part.tobytes() == b.tobytes()
     assert (whole[:32] == 3).all()
@@ -332,6 +332,32 @@ def test_s8_sums_are_exact(isa, a_dtype, zero_points, size):
     out = run_checked(call, m * n, *inputs, dst_index=len(inputs)).reshape(m, n)
     sums = (a.astype(np.int64) - zero) @ (b.astype(np.int64) - columns)
     np.testing.assert_array_equal(out, sums.astype(np.float32) * scales)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtypes", [("u8", "u8"), ("u8", "s8"), ("s8", "u8"), ("s8", "s8")], ids="-".join)
+@pytest.mark.parametrize("size", [(1, 40, 8), (7, 130, 33), (20, 65, 64)], ids=str)
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_one_number_for_all_columns_of_heads_that_lie_in_one_another(isa, dtypes, size, is_transposed):
+    (m, n, k), (batch, heads) = size, (2, 3)
+    a_dtype, b_dtype = dtypes
+    a = integers((batch, m, heads, k), a_dtype).transpose(0, 2, 1, 3)
+    b = integers((batch, n, heads, k) if is_transposed else (batch, k, heads, n), b_dtype, 1)
+    b = b.transpose((0, 2, 3, 1) if is_transposed else (0, 2, 1, 3))
+    for a_zero, b_zero in (
+        (np.iinfo(a.dtype).max, np.iinfo(b.dtype).min),
+        (np.iinfo(a.dtype).min, np.iinfo(b.dtype).max),
+    ):
+        given = [np.array([b_zero - (128 if b_dtype == "u8" else 0)], np.int32)]
+        call = packed_matmul(
+            (batch, heads), m, n, k, element_strides(a), (heads * m * n, m * n, n), dtype="s8", a_dtype=a_dtype,
+            zero_point=int(a_zero), dynamic=Dynamic(columns=True), weight_strides=(heads, 1), one_scale=True,
+            one_zero=True, isa=isa,
+        )  # fmt: skip
+        inputs = [a.ctypes.data, packed(b, "s8", isa, b_dtype), np.array([0.25], np.float32), *given]
+        out = run_checked(call, batch * heads * m * n, *inputs, dst_index=len(inputs))
+        sums = (a.astype(np.int64) - a_zero) @ (b.astype(np.int64) - b_zero)
+        np.testing.assert_array_equal(out.reshape(sums.shape), sums.astype(np.float32) / 4)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -489,6 +515,9 @@ def test_bad_arguments_of_a_product_raise(error, change):
         (InvalidShapeError, {"k": -1}),
         (InvalidShapeError, {"batch": -1}),
         (InvalidShapeError, {"strides": (1,)}),
+        (InvalidShapeError, {"batch": 2}),
+        (InvalidShapeError, {"batch": 2, "batch_shape": (2,)}),
+        (InvalidShapeError, {"batch_shape": (1,) * 11, "batch_strides": (1,) * 11}),
         (InvalidDataTypeError, {"dtype": "u8"}),
         (InvalidDataTypeError, {"b_dtype": "bf16"}),
         (UnsupportedError, {"isa": "z80"}),
@@ -496,7 +525,9 @@ def test_bad_arguments_of_a_product_raise(error, change):
 )
 def test_bad_arguments_of_packing_raise(error, change):
     options = {"k": 2, "n": 4, "strides": (4, 1)} | change
-    packing = {"strides": options.pop("strides"), "b_dtype": options.pop("b_dtype", None)}
+    packing = {
+        name: options.pop(name) for name in ("strides", "b_dtype", "batch_shape", "batch_strides") if name in options
+    }
     with pytest.raises(error):
         PackedFormat(**options).pack(**packing)
 

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from ....graph.logical_tensor import LogicalTensor
     from ....graph.op import Op
 
-__all__ = ["BYTES_MOVED", "BYTE_MOVES", "QUANTIZED_BEFORE_CONCAT", "RESHAPES_BEHIND", "Swap", "swap"]
+__all__ = [
+    "BYTES_MOVED",
+    "BYTE_MOVES",
+    "QUANTIZED_BEFORE_CONCAT",
+    "QUANTIZED_BEFORE_TRANSPOSE",
+    "RESHAPES_BEHIND",
+    "Swap",
+    "swap",
+]
 
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 BYTE_MOVES = _LOOKUPS | {"Expand", "Slice", "Split", "StaticReshape", "StaticTranspose", "Tile"}
@@ -116,3 +124,6 @@ post-ops of the shape of their results. ONNX's exporters put reshapes around eve
 
 QUANTIZED_BEFORE_CONCAT = Swap("Concat", _quantizes)
 """Bytes are joined, and kernels write them where they belong."""
+
+QUANTIZED_BEFORE_TRANSPOSE = Swap("StaticTranspose", _quantizes)
+"""Kernels quantise their results, and bytes are read in another order: those of the heads of attention."""

@@ -277,7 +277,7 @@ def _flops(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]]) -> float:
             return 2.0 * max(prod(value.shape) for value in step.args[2:]) * prod(weights) / weights[outer]
         phases = 1 if "im2col" in kernel else prod(op.attrs["strides"])
         return 2.0 * prod(source) * prod(weights) / weights[inner] / phases
-    if "matmul" in kernel and op.kind == "MatMul":
+    if "matmul" in kernel and op.kind == "MatMul" and len(step.args) > 2:  # two are packed and where to
         a = step.args[0].shape
         depth = a[-2] if op.attrs["transpose_a"] and len(a) > 1 else a[-1]
         return 2.0 * max(prod(value.shape) for value in step.args[2:]) * depth

@@ -1,4 +1,4 @@
-"""int8 GEMM and convolution with constant weights: the reference's results bit for bit, nothing but bytes in memory."""
+"""int8 GEMM and convolution: the reference's results bit for bit, nothing but bytes in memory."""
 
 import numpy as np
 import pytest
@@ -170,18 +170,96 @@ def test_zero_points_of_weights(engine, transpose, dtype, zp):
     assert len(kept(check(build, engine))) == 1
 
 
-@pytest.mark.parametrize("case", ["deep", "far zero point", "variable"])
+@pytest.mark.parametrize("case", ["deep", "far zero point", "numbers of the run"])
 def test_what_bytes_cannot_do_is_done_in_f32(engine, case):
     def build(g):
         k = 2**15 + 4 if case == "deep" else 12
         far = 300 if case == "far zero point" else 0
         left = dequantize(g, g.input((2, k), "u8"), 0.5, far)
-        kind = "variable" if case == "variable" else "constant"
         own = {"scales": [0.5, 0.25], "qtype": "per_channel", "axis": 1}
-        w = g.op("Dequantize", g.input((k, 2), "s8", property=kind), dtype="f32", **own)
-        quantize(g, g.op("MatMul", left, w), 2.0**16, 100)
+        w = g.op("Dequantize", g.input((k, 2), "s8", property="constant"), dtype="f32", **own)
+        right = dynamic(g, (k, 2), "s8") if case == "numbers of the run" else w
+        quantize(g, g.op("MatMul", left, right), 2.0**16, 100)
 
     assert kept(check(build, engine)) == []
+
+
+def without_constants(names):
+    """The products of bytes among steps none of which depends on what the cache keeps."""
+    return [name for name in names if name.startswith("s8_matmul")]
+
+
+SECOND_OPERANDS = {
+    "one matrix": ((2, 3, 9, 33), (33, 40)),
+    "a batch": ((2, 3, 9, 33), (2, 3, 33, 40)),
+    "shared by heads": ((2, 3, 9, 33), (2, 1, 33, 40)),
+    "shared by the batch": ((2, 3, 9, 33), (3, 33, 40)),
+    "rows that share": ((5, 1, 33), (5, 33, 40)),
+    "the first is shared": ((9, 33), (4, 33, 40)),
+    "a vector": ((9, 33), (33,)),
+}
+
+
+@pytest.mark.parametrize("case", SECOND_OPERANDS)
+@pytest.mark.parametrize(
+    ("types", "zps"), [("u8 u8", (0, 0)), ("u8 u8", (255, 255)), ("u8 u8", (7, 128)), ("u8 s8", (200, -128)),
+                       ("s8 s8", (-128, 127)), ("s8 u8", (127, 3))],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["variable", "constant"])
+def test_products_of_two_computed_operands(engine, case, types, zps, kind):
+    a, b = types.split()
+
+    def build(g):
+        left, right = SECOND_OPERANDS[case]
+        y = g.op(
+            "MatMul",
+            dequantize(g, g.input(left, a), 0.5, zps[0]),
+            dequantize(g, g.input(right, b, property=kind), 0.25, zps[1]),
+        )
+        quantize(g, y, 512.0, 100)
+
+    names = check(build, engine)
+    assert len(without_constants(names) if kind == "variable" else kept(names)) == 1
+
+
+@pytest.mark.parametrize("zp", ["each", -7])
+def test_zero_points_and_scales_of_columns_that_are_computed(engine, zp):
+    def build(g):
+        zps = [(n * 37) % 256 - 128 for n in range(40)] if zp == "each" else [zp] * 40
+        scales = [2.0 ** -(n % 4) for n in range(40)]
+        own = {"scales": scales, "zps": zps, "qtype": "per_channel", "axis": 2}
+        right = g.op("Dequantize", g.input((3, 33, 40), "s8"), dtype="f32", **own)
+        g.op("MatMul", dequantize(g, g.input((3, 9, 33), "u8"), 0.5, 200), right)
+
+    assert len(without_constants(check(build, engine))) == 1
+
+
+def attention_of_bytes(g, batch, words, heads, depth):
+    """Attention between Quantize and Dequantize ops, as ONNX Runtime's static quantisation writes it."""
+    hidden, perm = heads * depth, [0, 2, 1, 3]
+
+    def operand(order, zp):
+        y = g.op("MatMul", dequantize(g, x, 0.125, 120), weights(g, (hidden, hidden), 1))
+        y = g.op("Add", there_and_back(g, y, 2.0, 100), g.input((hidden,), property="constant"))
+        y = g.op("StaticReshape", y, shape=[batch, words, heads, depth], special_zero=False)
+        return there_and_back(g, g.op("StaticTranspose", y, order=order), 2.0, zp)
+
+    x = g.input((batch, words, hidden), "u8")
+    q, k, v = operand(perm, 128), operand([0, 2, 3, 1], 93), operand(perm, 140)
+    scores = g.op("Add", there_and_back(g, g.op("MatMul", q, k), 64.0, 128), g.input((batch, 1, 1, words)))
+    y = there_and_back(g, g.op("MatMul", there_and_back(g, scores, 32.0, 90), v), 256.0, 128)
+    y = g.op("StaticReshape", g.op("StaticTranspose", y, order=perm), shape=[batch, words, hidden], special_zero=False)
+    quantize(g, y, 256.0, 128)
+
+
+def test_attention_of_bytes_is_multiplied_as_bytes(engine):
+    names = check(lambda g: attention_of_bytes(g, 2, 13, 3, 20), engine)
+    assert len(without_constants(names)) == 2 * 3 + 2  # the projections stand twice
+    # heads are read where projections wrote them: nothing between is stored as floats
+    assert sum(name.endswith("eltwise(Quantize+Dequantize+Add+Quantize)") for name in names) == 2 * 3 + 1  # the scores
+    assert not [
+        name for name in names if name.startswith(("f32_matmul", "f32_eltwise")) and name.endswith("(Quantize)")
+    ]
 
 
 CONVOLUTIONS = {
