@@ -176,6 +176,29 @@ cdef class FormRun:
         """
         return self._use(inputs, given, work)
 
+    def hold(self, work not None):
+        """What `work` returns, given a frame on which the arena is in place, and nothing else.
+
+        The frame and its arena are its own until it returns.
+        """
+        cdef Lease lease = self._lease({})
+        cdef Frame frame
+        try:
+            frame = self._take_frame(lease)
+        except BaseException:
+            lease.release()
+            raise
+        try:
+            if not self.uses_blas:
+                return work(frame)
+            blas_threads.enter()
+            try:
+                return work(frame)
+            finally:
+                blas_threads.leave()
+        finally:
+            self._give_back(frame)
+
     cdef object _use(self, inputs, dict given, work):
         """As `use`; the outputs of a run where `work` is None."""
         cdef dict fresh = {}

@@ -70,6 +70,16 @@ cdef class FormSizes:
     def __reduce__(self):
         return _restore, (self.numbers, self.kinds, self.sizes)
 
+    def sizes_of(self, tensor_id):
+        """Shape and bytes of a dense tensor, as they are in the form; None where there is no such one."""
+        cdef Py_ssize_t place = 0, rank, k, number = self.numbers.get(tensor_id, -1)
+        cdef bint has_strides
+        for k, (rank, has_strides, _) in enumerate(self.kinds):
+            if k == number:
+                return (tuple(self.sizes[place:place + rank]), self.sizes[place + 2 * rank]) if has_strides else None
+            place += rank + rank * has_strides + 1
+        return None
+
     def of(self, SizeValues values):
         """By id, `SizedArrays`; `values` are None where nothing varies."""
         cdef SizedArrays found = SizedArrays.__new__(SizedArrays)

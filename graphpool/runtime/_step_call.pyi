@@ -1,10 +1,11 @@
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ._compiled import CompiledPartition
 from ._program import Program
 from ._stream import Stream
 from ._tensor import Tensor
+from ._trip_sizes import TripSizes
 from .described import Described
 
 class Addresses:
@@ -48,7 +49,10 @@ class Trips:
         first: int,
         condition: int,
         condition_at: int,
+        sizes: TripSizes | None = None,
     ) -> None: ...
+    @property
+    def halt(self) -> Literal["form", "room", "bytes"] | None: ...
     @property
     def is_ended(self) -> bool: ...
     def content(self, number: int) -> int: ...

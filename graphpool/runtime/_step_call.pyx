@@ -17,6 +17,7 @@ from ._ndarray cimport fields_of, span_nbytes
 from ._program cimport BLAS, Program, check_run
 from ._stream cimport Stream
 from ._tensor cimport Tensor
+from ._trip_sizes cimport GOES_ON, TripSizes
 
 from numpy import ndarray
 
@@ -241,11 +242,15 @@ cdef class Trips:
         Number of a byte that is 0 after the last trip; -1 for none.
     condition_at : int
         Address where a call writes it.
+    sizes : TripSizes, optional
+        Where the sizes of the carried change from trip to trip; buffers are as large as it knows.
 
     Attributes
     ----------
     is_ended : bool
         Whether the condition said that no trip follows.
+    halt : {"form", "room", "bytes"} or None
+        What the sizes of the next trip need: another form, a larger arena, larger buffers of states.
 
     Notes
     -----
@@ -257,14 +262,18 @@ cdef class Trips:
     cdef Carried *carried
     cdef Moving *moving
     cdef int64_t ncarried, nmoving, nwritten, counter, condition, count
+    cdef TripSizes sizes
     cdef readonly bint is_ended
+    cdef int stop
 
     def __cinit__(self, Addresses addresses not None, calls, carried, read, written, int64_t counter, int64_t first,
-                  int64_t condition, uintptr_t condition_at):
+                  int64_t condition, uintptr_t condition_at, TripSizes sizes=None):
         cdef int64_t k, source, target, nbytes, stride
         cdef uintptr_t now, one, other
         cdef bint is_direct
-        self.addresses, self.calls = addresses, tuple(calls)
+        self.addresses, self.calls, self.sizes = addresses, tuple(calls), sizes
+        if sizes is not None and sizes.nstates != len(carried):
+            raise IndexError(len(carried))
         self.carried = <Carried *>calloc(len(carried) + 1, sizeof(Carried))
         self.moving = <Moving *>calloc(len(read) + len(written) + 1, sizeof(Moving))
         if self.carried == NULL or self.moving == NULL:
@@ -300,6 +309,10 @@ cdef class Trips:
         free(self.carried)
         free(self.moving)
 
+    @property
+    def halt(self):
+        return (None, "form", "room", "bytes")[self.stop]
+
     def content(self, int64_t number):
         """Address of what a carried tensor, counted as they were given, is now."""
         if not 0 <= number < self.ncarried:
@@ -307,14 +320,24 @@ cdef class Trips:
         return <uintptr_t>self.carried[number].now
 
     def run(self, int64_t most, int64_t time_ns):
-        """Make so many trips at most, and none begins after that time; how many there were, one at least.
+        """Make so many trips at most, and none begins after that time; how many there were.
+
+        One at least, but where sizes keep it from the first.
 
         Notes
         -----
         A signal whose handler raises, such as that of Ctrl-C, ends it between two trips.
         """
         cdef int64_t done = 0, end_ns = gp_clock_ns() + time_ns
+        cdef int64_t k
+        self.stop = GOES_ON
         while done < most:
+            if self.sizes is not None:
+                self.stop = self.sizes.prepare(self.count)
+                if self.stop != GOES_ON:
+                    break
+                for k in range(self.ncarried):
+                    self.carried[k].nbytes = self.sizes.nbytes(k)
             self._place()
             for call in self.calls:
                 (<StepCall>call).call()
@@ -358,4 +381,6 @@ cdef class Trips:
         for k in range(self.ncarried):
             state = &self.carried[k]
             state.now, state.next, state.spare = state.next, (state.spare if state.spare != NULL else state.now), NULL
+        if self.sizes is not None:
+            self.sizes.advance()
         self.count += 1

@@ -19,28 +19,6 @@ cdef enum:
 cdef int64_t MOST_TASKS = <int64_t>1 << 40      # as of `Program`
 
 
-cdef struct Patch:
-    int64_t place       # in the parameter blocks
-    int32_t letter      # for `struct`
-    int32_t term
-    bint is_real
-
-
-cdef struct Moved:
-    int64_t number      # of the argument
-    int64_t home        # temporary in which it lies, or NONE
-    int64_t offset      # the part that does not vary
-    int64_t term        # the part that does, or NONE
-
-
-cdef struct Varied:
-    int64_t number      # of the step
-    int64_t tasks       # term of its tasks, or NONE
-    int64_t block       # where its parameter block lies, or NONE: the original's
-    int64_t home        # temporary that is its scratch, or NONE
-    int64_t stride      # term of the scratch of a thread, or NONE
-
-
 cdef class VariableProgram:
     """A program, and what of it varies.
 
@@ -59,13 +37,6 @@ cdef class VariableProgram:
     -----
     Ownership: keeps the program, whose literals and constant parameter blocks all others use. Threads: immutable, safe.
     """
-
-    cdef readonly Program program
-    cdef Patch *patches
-    cdef Moved *moved
-    cdef Varied *varied
-    cdef int64_t npatches, nmoved, nvaried, nblocks, nhomes
-    cdef bytes blocks           # parameter blocks as they were compiled
 
     def __init__(self, Program program not None, steps, args):
         cdef int64_t k = 0, n
@@ -136,9 +107,7 @@ cdef class VariableProgram:
         """
         cdef Program origin = self.program
         cdef Program made = Program.__new__(Program)
-        cdef int64_t k, n
-        cdef Moved moved
-        cdef Varied varied
+        cdef int64_t k
         if self.nhomes > offsets.count:
             raise StateError(explain("offsets of temporaries", accepted=f"{self.nhomes} at least", got=offsets.count))
         made.origin, made.borrows = origin, True
@@ -159,6 +128,15 @@ cdef class VariableProgram:
         for k in range(made.nsteps):
             made.steps[k].args = made.args + (origin.steps[k].args - origin.args)
         memcpy(made.blocks, <const char *>self.blocks, self.nblocks)
+        if origin.streams is not None:
+            made.streams = origin.streams.copy()
+        self.rewrite(made, values, offsets)
+        return made
+
+    cdef int rewrite(self, Program made, SizeValues values, Numbers offsets) except -1:
+        cdef int64_t k, n
+        cdef Moved moved
+        cdef Varied varied
         self._patch(values, made.blocks)
         for k in range(self.nmoved):
             moved = self.moved[k]
@@ -179,11 +157,10 @@ cdef class VariableProgram:
                 made.steps[n].scratch = offsets.numbers[varied.home]
             if varied.stride != NONE:
                 made.steps[n].scratch_stride = values.values[varied.stride]
-        if origin.streams is not None:
-            made.streams = origin.streams.copy()
+        if made.streams is not None:
             for k in range(made.streams.ncalls):
                 made.streams.calls[k].ntasks = made.steps[made.streams.calls[k].number].ntasks
-        return made
+        return 0
 
     cdef int _patch(self, SizeValues values, char *blocks) except -1:
         """Write the numbers that vary."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from .form_steps import FormSteps
 from .inner_models import InnerModels
 from .mapped_reads import MappedReads
 from .model_step import is_plain
+from .open_trips import OpenTrips, may_open, symbol_sources, wider_layout
 from .resizable_form import ResizableForm
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from graphpool.memory import BufferInfo
 
     from ._compiled import CompiledPartition
+    from ._program import Program
     from ._share import PrimitiveShare
     from ._tensor import Tensor
     from .engine import Engine
@@ -105,6 +107,7 @@ class Executable(ResizableForm):
     ) -> None:
         super().__init__(variable)
         self.key = key
+        self._open: list[OpenTrips] = []  # idle
         self.precomputed, self.is_planned = form.precomputed, is_planned
         self._keeps_constants = weights == "cached"
         self._engine, self._name, self._states = engine, name, states
@@ -125,7 +128,7 @@ class Executable(ResizableForm):
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}") if arenas is None else arenas
         held = () if states is None else states.outputs
         self._places = parts.places(form.outputs, self._tensors, self._steps, held, engine.planner)
-        self._make_plan(self, made.values)
+        self._make_plan(self, made.values, None)
         self.runner = self._first_runner = parts.runner(
             self.form, self._tensors, self._steps, self._places.targets, self._constants, self._stream, self._results,
             self._arenas,
@@ -148,10 +151,10 @@ class Executable(ResizableForm):
             self.close()
             raise
 
-    def _make_plan(self, first: Executable, values: SizeValues | None) -> None:
+    def _make_plan(self, first: Executable, values: SizeValues | None, layout: RangeLayout | None) -> None:
         """Plan the memory of a run."""
         self._arrays = first._sizes.of(values)
-        plan = self._plan = FormPlan(first._places, self._tensors, self._arrays, self._programs, first._layout)
+        plan = self._plan = FormPlan(first._places, self._tensors, self._arrays, self._programs, layout)
         self.arena_nbytes, self.results_nbytes, self.host_nbytes = (
             plan.arena_nbytes,
             plan.results_nbytes,
@@ -238,9 +241,18 @@ class Executable(ResizableForm):
 
     def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> Executable | None:
         """The form for these sizes, which is counted already; None where no plan holds for them."""
-        layout, slack, tensors = self._layout, self._engine.memory_limit is None, variable.tensors(values)
-        if layout is not None and not (layout.holds(tensors) and variable.are_within(layout.plans, values)):
-            return None
+        layout = self._layout
+        if layout is not None:
+            holds = layout.holds(variable.tensors(values)) and variable.are_within(layout.plans, values)
+            if not holds:
+                return None
+        return self._sized(variable, values, exactly, layout)
+
+    def _sized(
+        self, variable: VariableForm, values: SizeValues, exactly: bool, layout: RangeLayout | None
+    ) -> Executable | None:
+        """As `_resized`; a layout must hold."""
+        slack, tensors = self._engine.memory_limit is None, variable.tensors(values)
         programs = variable.programs(values, slack, exactly, None if layout is None else layout.plans)
         if programs is None:
             return None
@@ -250,7 +262,7 @@ class Executable(ResizableForm):
         other._tensors, other._values, other._plain, other._described = tensors, values, None, None
         made = iter(programs)
         other._programs = [None if step.compiled is None else next(made) for step in self._steps]
-        other._make_plan(self, values)
+        other._make_plan(self, values, layout)
         other.own_nbytes = sum([program.nbytes for program in programs])
         other.programs_nbytes = self.programs_nbytes + other.own_nbytes
         nbytes = other.own_nbytes + other.arena_nbytes + other.host_nbytes
@@ -341,6 +353,66 @@ class Executable(ResizableForm):
             raise StateError(explain("the form is closed", hint="specialise the model again"))
         places = TripPlaces(ports, inputs, scanned, buffers, rows, first)
         return self.runner.repeat(places, most, time_ns)
+
+    # ---- trips whose shapes change
+
+    @property
+    def has_tensors_between(self) -> bool:
+        """Whether tensors between steps lie in the arena."""
+        return bool(self._places.between)
+
+    @property
+    def programs(self) -> list[Program]:
+        """Of the steps that are such."""
+        return [program for program in self._programs if program is not None]
+
+    def sizes_of(self, tensor_id: int) -> Any:
+        """Shape and bytes of an input or output, with sizes where they vary; None for what is no dense array."""
+        constant = self.form.constants.get(tensor_id)
+        if isinstance(constant, np.ndarray):
+            return (constant.shape, constant.nbytes) if constant.flags.c_contiguous else None
+        return self._sizes.sizes_of(tensor_id)
+
+    def take_open(self, ports: LoopPorts, inputs: Mapping[str, Any]) -> OpenTrips | None:
+        """What makes trips of which each may have other shapes, for one loop at a time; None where that cannot be.
+
+        Goes back by `leave_open`. Raises `OutOfMemoryError` as `resized`.
+        """
+        first = self if self._first is None else self._first
+        if first._variable is None or not may_open(first, ports, inputs):
+            return None
+        with suppress(IndexError):
+            return first._open.pop()
+        return first.make_open(ports, inputs)
+
+    def make_open(self, ports: LoopPorts, inputs: Mapping[str, Any]) -> OpenTrips | None:
+        """As `take_open`, with room for these inputs, and for larger ones."""
+        first = self if self._first is None else self._first
+        variable = first.variable
+        shapes = {name: inputs[name].shape for name in first.form.inputs}
+        symbols, values = variable.symbols(shapes), variable.values(shapes, False)
+        if symbols is None or values is None or not first._enter():
+            return None
+        found = None
+        try:
+            layout = wider_layout(first, symbols, symbol_sources(first, ports, inputs))
+            found = first._sized(variable, values, False, layout)
+        finally:
+            if found is None:
+                first._leave()
+        return None if found is None else OpenTrips(first, found, layout)
+
+    def leave_open(self, trips: OpenTrips) -> None:
+        """Keep it for the next loop, or close it where no form is left for it."""
+        first = self if self._first is None else self._first
+        first._open.append(trips)
+        if first._is_closed:
+            first._close_open()
+
+    def _close_open(self) -> None:
+        while self._open:
+            with suppress(IndexError):  # another thread has closed the last one
+                self._open.pop().close()
 
     def shape_of(self, output: str) -> tuple[int, ...] | None:
         """Shape of an output; None where it follows from contents."""
@@ -525,6 +597,7 @@ class Executable(ResizableForm):
         self.runner.end()
         first = self._first
         if first is None:
+            self._close_open()
             return
         for compiled in self._described or ():
             compiled.close()

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass
-from graphpool.errors import InvalidShapeError, explain
+from graphpool.errors import InvalidShapeError, OutOfMemoryError, explain
 from graphpool.memory._arrays import ArrayAllocator
 
 from .inner_models import InnerModels, inner_run
+from .trip_places import TripPlaces, moved_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ._host_call import HostBudget
     from .executable import Executable
     from .model import Model
+    from .open_trips import OpenTrips
 
 __all__ = ["Loop", "LoopPorts", "Row"]
 
@@ -32,6 +34,9 @@ _CHUNK_TRIPS = 2**16
 
 _OPEN_CAPACITY = 256
 """Forms of a body to keep, each of some kilobytes, where trips have shapes of their own."""
+
+_LEAST_NBYTES = 2**12
+"""Room for a state of which the shape changes."""
 
 _FIRST_NBYTES = 2**20
 """Of rows whose number is not known, before there are more."""
@@ -195,6 +200,7 @@ class _Run:
         self._arrays = ArrayAllocator(model.engine.host_budget, f"loop {loop.label!r}")
         self._targets = list(targets[: len(states)])
         self._buffers: dict[int, tuple[Any, Any]] = {}
+        self._rooms: dict[int, tuple[Any, Any]] = {}  # bytes for states whose shapes change
         self._done, self._most, self._is_ended = 0, 0, False
         pairs = zip(loop.rows, self._ports.rows, targets[len(states) :], strict=True)
         self._rows = [_Rows(loop.label, row, is_turned, target, self._arrays) for row, (_, is_turned), target in pairs]
@@ -210,8 +216,11 @@ class _Run:
             before = self._done
             repeat(self._inputs(), self._advance)
             spend(self._done - before, label)
-        found = zip(self._states, initial, self._targets, strict=True)
-        kept = [self._arrays.call(np.array, now) if now is own and to is None else now for now, own, to in found]
+        found = enumerate(zip(self._states, initial, self._targets, strict=True))
+        kept = [
+            self._arrays.call(np.array, now) if to is None and (now is own or self._is_roomy(number)) else now
+            for number, (now, own, to) in found
+        ]
         return kept + [rows.result(self._done) for rows in self._rows]
 
     def _inputs(self) -> dict[str, Any]:
@@ -230,6 +239,8 @@ class _Run:
         ports = self._ports
         if not ports.is_extent and form.can_repeat(ports, inputs):
             self._repeat(form, inputs, min(self._most - self._done, _CHUNK_TRIPS))
+            return
+        if self._go_on(form, inputs):
             return
         results = self._arrays.call(form.run, inputs)
         for rows, (name, _) in zip(self._rows, ports.rows, strict=True):
@@ -252,6 +263,85 @@ class _Run:
         )
         self._states = contents
         self._done += done
+
+    def _go_on(self, form: Executable, inputs: dict[str, Any]) -> bool:
+        """Make trips of other shapes, as long as they need no other form; whether there were any."""
+        before = self._done
+        try:
+            trips = form.take_open(self._ports, inputs)
+        except OutOfMemoryError:  # one trip at a time takes less
+            return False
+        while trips is not None:
+            try:
+                halt = self._make_trips(form, trips, inputs)
+            except BaseException:
+                trips.close()
+                raise
+            if halt != "room":
+                form.leave_open(trips)
+                break
+            trips.close()
+            inputs = self._inputs()
+            try:
+                trips = form.make_open(self._ports, inputs)
+            except OutOfMemoryError:
+                break
+        return self._done > before
+
+    def _make_trips(self, form: Executable, trips: OpenTrips, inputs: dict[str, Any]) -> str | None:
+        """Make trips until something keeps the next one from being made; what that is."""
+        ports = self._ports
+        while True:
+            described = [form.output(name) for name, _ in ports.rows]
+            most = min(self._most - self._done, _CHUNK_TRIPS)
+            for rows, row in zip(self._rows, described, strict=True):
+                assert row is not None  # as it can repeat
+                most = min(most, rows.reserve(self._done, *row))
+            sizes = trips.sizes(ports, inputs, [row[0] for row in described if row is not None])
+            if sizes is None:
+                return "form"
+            moved = moved_states(ports, form.form)
+            buffers = [self._bytes_for(number) for number in range(len(self._states))]
+            for place, number in enumerate(moved):
+                sizes.set_capacity(place, len(buffers[number][0]))
+            places = TripPlaces(
+                ports, inputs, self._scanned, buffers, [rows.place(self._done) for rows in self._rows], self._done
+            )
+            done, ended, self._states = trips.run(places, sizes, most, _CHUNK_NS)
+            self._done += done
+            self._is_ended = ended.is_ended
+            if ended.halt != "bytes":
+                return ended.halt
+            for place, number in enumerate(moved):
+                self._reserve_bytes(number, sizes.needed_nbytes(place))
+            inputs = self._inputs()
+
+    def _bytes_for(self, number: int) -> tuple[Any, Any]:
+        """As `_buffers_for`, of bytes in a row."""
+        known = self._rooms.get(number)
+        if known is None:
+            nbytes = max(self._states[number].nbytes, 1)
+            known = self._rooms[number] = self._two_of(nbytes, nbytes)
+        return known if not np.may_share_memory(self._states[number], known[0]) else known[::-1]
+
+    def _is_roomy(self, number: int) -> bool:
+        """Whether a state may lie in a buffer that is larger."""
+        known = self._rooms.get(number)
+        return known is not None and len(known[0]) > self._states[number].nbytes
+
+    def _reserve_bytes(self, number: int, nbytes: int) -> None:
+        """Have two buffers for a state of so many bytes, with room for more."""
+        if len(self._rooms[number][0]) < nbytes:
+            self._rooms[number] = self._two_of(2 * nbytes + _LEAST_NBYTES, nbytes)
+
+    def _two_of(self, nbytes: int, least_nbytes: int) -> tuple[Any, Any]:
+        try:
+            first, second = (self._arrays.empty((nbytes,), np.dtype(np.uint8)) for _ in range(2))
+        except OutOfMemoryError:
+            if nbytes == least_nbytes:
+                raise
+            return self._two_of(least_nbytes, least_nbytes)
+        return first, second
 
     def _buffers_for(self, number: int) -> tuple[Any, Any]:
         """Two arrays for a state: where the next trip writes, and then where the one after it does."""

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from ._form_sizes import SizedArrays
     from ._program import Program
     from ._result_arrays import ResultArrays
+    from ._step_call import Trips
     from ._stream import Stream
     from ._trace import Recorder
+    from ._trip_sizes import TripSizes
     from .form_constants import FormConstants
     from .form_plan import FormPlan
     from .model_form import ModelForm
@@ -137,6 +139,10 @@ class Runner(FormRun, SharesFirst):
         numbers, ids = first._numbers, first._form.outputs
         return all(first._ports) and all(ids[name] in numbers for name in outputs)
 
+    def reads(self, tensor_id: int) -> bool:
+        """Whether a tensor has a place among addresses."""
+        return tensor_id in (self._first or self)._numbers
+
     def repeat(self, places: TripPlaces, most: int, time_ns: int) -> tuple[int, bool, list[Any]]:
         """Trips of a loop, see `Executable.repeat`."""
 
@@ -146,6 +152,17 @@ class Runner(FormRun, SharesFirst):
             return done, trips.is_ended, places.states(trips)
 
         return self.use(places.inputs, places.outputs, run)
+
+    def go_on(self, places: TripPlaces, sizes: TripSizes, most: int, time_ns: int) -> tuple[int, Trips, list[Any]]:
+        """Trips of a loop on the programs that `sizes` rewrites: how many there were, and what the states are now."""
+
+        def run(frame: Frame) -> tuple[int, Trips, list[Any]]:
+            places.bind(self._form, self._numbers, frame)
+            trips = places.trips(self._form, self._numbers, self._targets, frame, sizes)
+            done = trips.run(most, time_ns)
+            return done, trips, places.states(trips)
+
+        return self.hold(run)
 
     def _run_recorded(self, frame: Frame, recorder: Recorder) -> None:
         """Run and note the host functions; programs record their own steps."""

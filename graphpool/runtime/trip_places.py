@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ._form_run import Frame
+    from ._trip_sizes import TripSizes
     from .loop import LoopPorts
     from .model_form import ModelForm
 
-__all__ = ["TripPlaces"]
+__all__ = ["TripPlaces", "moved_states"]
 
 
 class TripPlaces:
@@ -39,6 +41,7 @@ class TripPlaces:
         self._ports, self.inputs, self._scanned = ports, inputs, scanned
         self._buffers, self._rows, self._first = buffers, rows, first
         self._check = np.empty(1, bool)
+        self._sizes: TripSizes | None = None
         self.outputs: dict[str, Any] = {}
         if ports.check is not None:
             self.outputs[ports.check] = self._check[0, ...]
@@ -47,9 +50,26 @@ class TripPlaces:
         for (_, name), (place, _) in zip(ports.states, buffers, strict=True):
             self.outputs[name] = place
 
-    def trips(self, form: ModelForm, numbers: Mapping[int, int], targets: Collection[int], frame: Frame) -> Trips:
-        """The trips on the addresses of a frame; `numbers` are those of tensors, `targets` what calls write."""
+    def bind(self, form: ModelForm, numbers: Mapping[int, int], frame: Frame) -> None:
+        """Put the inputs of the first trip in place, which are as the calls want them."""
+        for name, tensor_id in form.inputs.items():
+            if tensor_id in numbers:
+                frame.addresses.put(numbers[tensor_id], _address(self.inputs[name]))
+
+    def trips(
+        self,
+        form: ModelForm,
+        numbers: Mapping[int, int],
+        targets: Collection[int],
+        frame: Frame,
+        sizes: TripSizes | None = None,
+    ) -> Trips:
+        """The trips on the addresses of a frame; `numbers` are those of tensors, `targets` what calls write.
+
+        With `sizes`, those of the states may change, whose buffers are bytes in a row then.
+        """
         ports, free = self._ports, set(targets)
+        self._sizes = sizes
 
         def claim(name: str) -> tuple[int, bool]:
             """The number of an output, and whether calls write it for whoever asks first."""
@@ -60,15 +80,13 @@ class TripPlaces:
                 frame.addresses.put(numbers[tensor_id], _address(frame.values[tensor_id]))
             return numbers[tensor_id], is_direct
 
-        carried, self._moved = [], []
-        for number, ((source, target), (one, other)) in enumerate(zip(ports.states, self._buffers, strict=True)):
-            if form.outputs[target] == form.inputs[source]:
-                continue  # it stays as it is
+        carried, self._moved = [], moved_states(ports, form)
+        for number in self._moved:
+            (source, target), (one, other) = ports.states[number], self._buffers[number]
             now = self.inputs[source]
             to, is_direct = claim(target)
             places = now.nbytes, _address(now), _address(one), _address(other)
             carried.append((numbers.get(form.inputs[source], -1), to, is_direct, *places))
-            self._moved.append(number)
         written = [
             (*claim(name), _address(place), stride, place.nbytes)
             for (name, _), (place, stride) in zip(ports.rows, self._rows, strict=True)
@@ -84,7 +102,7 @@ class TripPlaces:
             condition, is_direct = claim(ports.check)
             condition_at = _address(self._check) if is_direct else 0
         ends = condition, condition_at
-        return Trips(frame.addresses, frame.calls, carried, read, written, counter, self._first, *ends)
+        return Trips(frame.addresses, frame.calls, carried, read, written, counter, self._first, *ends, sizes)
 
     def states(self, trips: Trips) -> list[Any]:
         """What the states are after trips."""
@@ -92,8 +110,22 @@ class TripPlaces:
         for place, number in enumerate(self._moved):
             address = trips.content(place)
             arrays = (*self._buffers[number], found[number])
-            found[number] = next(array for array in arrays if _address(array) == address)
+            content = next(array for array in arrays if _address(array) == address)
+            if self._sizes is not None and content is not found[number]:
+                content = view_of(content, self._sizes.shape(place), found[number].dtype)
+            found[number] = content
         return found
+
+
+def moved_states(ports: LoopPorts, form: ModelForm) -> list[int]:
+    """The states that a trip does not leave as they are."""
+    states = enumerate(ports.states)
+    return [number for number, (source, target) in states if form.outputs[target] != form.inputs[source]]
+
+
+def view_of(buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """An array at the beginning of a row of bytes."""
+    return buffer[: prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 
 def _address(array: Any) -> int:

@@ -11,6 +11,7 @@ from graphpool._sizes import hint_of
 from graphpool.errors import UnsupportedError, explain
 
 from ._form_sizes import symbol_values
+from ._trip_sizes import TripSizes
 from .variable_partition import Plan, VariablePartition
 
 if TYPE_CHECKING:
@@ -202,6 +203,34 @@ class VariableForm:
     def at(self, symbols: Sequence[int]) -> SizeValues | None:
         """The values of the sizes for those of the symbols; None as of `values`, if not `exactly`."""
         return self._program.compute(symbols, False)
+
+    @property
+    def places(self) -> list[list[tuple[Any, int]]]:
+        """Of each symbol the inputs and axes where it stands."""
+        return self._symbols.places
+
+    def symbols(self, shapes: Mapping[Any, Any]) -> list[Any] | None:
+        """What the symbols are for shapes of the inputs; None where one would have two values."""
+        return self._symbols.values(shapes)
+
+    def box(self, spans: Sequence[tuple[int, int]]) -> SizeBounds:
+        """What all sizes are at least and at most, where each symbol is from one number to another."""
+        return SizeBounds(self._program, spans)
+
+    def trip_sizes(
+        self,
+        symbols: Sequence[int],
+        sources: Sequence[int],
+        kept: Sequence[tuple[int, int]],
+        states: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]],
+        programs: Sequence[Program],
+        plans: Sequence[Plan],
+    ) -> TripSizes:
+        """The sizes in trips of a loop, which rewrite programs that have these plans."""
+        made = list(zip(self._partitions, programs, plans, strict=True))
+        writers = [variable.writer(program, plan) for variable, program, plan in made]
+        rooms = [variable.room(plan) for variable, _, plan in made]
+        return TripSizes(self._program, symbols, sources, kept, states, writers, rooms)
 
     def bounds(self, spans: Mapping[str, Any]) -> SizeBounds:
         """What all sizes are at least and at most, where each dimension of the inputs is from one number to another."""

@@ -172,6 +172,14 @@ class VariablePartition:
         """Whether a plan holds for these sizes."""
         return self._sizes.of(values).is_within(plan.sizes)
 
+    def writer(self, program: Program, plan: Plan) -> tuple[VariableProgram, Program, Numbers]:
+        """What rewrites a program that has this plan, as `TripSizes` takes it."""
+        return self._variable, program, plan.offsets
+
+    def room(self, plan: Plan) -> tuple[SizeTable, Numbers]:
+        """What temporaries take, and the most that a plan has for them. Unit: bytes."""
+        return self._sizes, plan.sizes
+
     def buffers(self, plan: Plan) -> Buffers:
         """Offset, size and steps of each temporary, as large as it was planned. Unit: bytes."""
         return _buffers_of(self._uses, plan.sizes, plan)

@@ -97,3 +97,104 @@ def test_a_random_loop(seed):
                 if trips:  # rows that nobody gives have no sizes but those of the file
                     assert own.shape == wanted.shape
                 np.testing.assert_allclose(own.reshape(wanted.shape), wanted, rtol=2e-3, atol=1e-4)
+
+
+RESIZING = {
+    "grow": lambda x, row, i: np.concatenate([x, row]),
+    "prepend": lambda x, row, i: np.concatenate([row, x]),
+    "shrink": lambda x, row, i: x[1:],
+    "halve": lambda x, row, i: x[::2],
+    "from_trip": lambda x, row, i: x[i:],
+    "tanh": lambda x, row, i: np.tanh(x),
+    "centre": lambda x, row, i: x - row,
+    "turn": lambda x, row, i: x[:, ::-1],
+    "wrap": lambda x, row, i: np.concatenate([x[-1:], x[:-1]]),
+}
+"""What a node or two make of an array of rows, of one row and of the number of the trip."""
+
+
+class ResizingBody:
+    """Chains of these over states of which each has a length of its own; states change places."""
+
+    def __init__(self, rng, nstates):
+        self.states = [f"s{k}" for k in range(nstates)]
+        kinds = list(RESIZING)
+        self.chains = [
+            (str(rng.choice(self.states)), [str(rng.choice(kinds)) for _ in range(rng.integers(0, 4))])
+            for _ in self.states
+        ]
+        self.has_rows = bool(rng.integers(2))
+
+    def loop(self, feeds):
+        """Last states, and of each trip the sums of the first one's columns."""
+        values, rows = {name: feeds[f"{name}_0"] for name in self.states}, []
+        for i in range(int(feeds["n"])):
+            following = {}
+            for name, (source, kinds) in zip(self.states, self.chains, strict=True):
+                following[name] = values[source]
+                for kind in kinds:
+                    following[name] = RESIZING[kind](following[name], feeds["row"], i)
+            values = following
+            rows.append(values["s0"].sum(0))
+        return [values[name] for name in self.states], [np.array(rows).reshape(-1, 3)] if self.has_rows else []
+
+    def graph(self):
+        """The body for ONNX."""
+        nodes = [helper.make_node("Unsqueeze", ["i", "zero"], ["i1"])]
+        ends = {"shrink": ["one", "end", "zero"], "halve": ["zero", "end", "zero", "two"],
+                "from_trip": ["i1", "end", "zero"], "turn": ["last", "start", "one", "last"]}  # fmt: skip
+        for k, (source, kinds) in enumerate(self.chains):
+            name = source
+            for n, kind in enumerate(kinds):
+                before, name = name, f"t{k}_{n}"
+                if kind in ends:
+                    nodes.append(helper.make_node("Slice", [before, *ends[kind]], [name]))
+                elif kind == "tanh":
+                    nodes.append(helper.make_node("Tanh", [before], [name]))
+                elif kind == "centre":
+                    nodes.append(helper.make_node("Sub", [before, "row"], [name]))
+                elif kind == "wrap":
+                    tops = ["last", "end"], ["zero", "last"]
+                    nodes += [helper.make_node("Slice", [before, *top, "zero"], [f"{name}_{j}"])
+                              for j, top in enumerate(tops)]  # fmt: skip
+                    nodes.append(helper.make_node("Concat", [f"{name}_0", f"{name}_1"], [name], axis=0))
+                else:
+                    parts = [before, "row"] if kind == "grow" else ["row", before]
+                    nodes.append(helper.make_node("Concat", parts, [name], axis=0))
+            nodes.append(helper.make_node("Identity", [name], [f"s{k}_next"]))
+        if self.has_rows:
+            nodes.append(helper.make_node("ReduceSum", ["s0_next", "zero"], ["sums"], keepdims=0))
+        nodes.append(helper.make_node("Identity", ["go"], ["again"]))
+        inputs = [value("i", [], TensorProto.INT64), value("go", [], TensorProto.BOOL)]
+        outputs = [value("again", [], TensorProto.BOOL), *(value(f"{name}_next", [None, 3]) for name in self.states)]
+        outputs += [value("sums", [3])] if self.has_rows else []
+        return helper.make_graph(nodes, "body", inputs + [value(name, [None, 3]) for name in self.states], outputs)
+
+
+def resizing_model(body):
+    firsts, lasts = [f"{name}_0" for name in body.states], [f"{name}_last" for name in body.states]
+    rows = ["r0"] if body.has_rows else []
+    loop = helper.make_node("Loop", ["n", "", *firsts], [*lasts, *rows], body=body.graph())
+    inputs = [value("n", [], TensorProto.INT64), value("row", [1, 3]), *(value(name, [None, 3]) for name in firsts)]
+    outputs = [value(name, [None, 3]) for name in lasts] + [value(name, [None, 3]) for name in rows]
+    numbers = {"zero": 0, "one": 1, "two": 2, "last": -1, "start": -(2**40), "end": 2**40}
+    tensors = [numpy_helper.from_array(np.array([number]), name) for name, number in numbers.items()]
+    graph = helper.make_graph([loop], "g", inputs, outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_random_loop_whose_shapes_change(seed):
+    rng = np.random.default_rng(1000 + seed)
+    body = ResizingBody(rng, int(rng.integers(1, 4)))
+    with gp.onnx.load(resizing_model(body), fallback=False, threads=1 + seed % 2) as model:
+        for trips in (0, 1, 7, 40, 40):
+            feeds = {f"{name}_0": rng.standard_normal((int(rng.integers(0, 9)), 3)) for name in body.states}
+            feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+            feeds |= {"row": rng.standard_normal((1, 3)).astype(np.float32), "n": np.array(trips)}
+            found = list(model.run(feeds).values())
+            states, rows = body.loop(feeds)
+            for own, wanted in zip(found, [*states, *rows], strict=True):
+                assert own.shape == wanted.shape
+                np.testing.assert_allclose(own, wanted, rtol=2e-3, atol=1e-4)
+                assert own.base is None or len(own.base) == own.size * own.itemsize  # holds no more than it shows

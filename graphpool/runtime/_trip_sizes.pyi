@@ -1,0 +1,21 @@
+from collections.abc import Sequence
+
+from graphpool._size_program import Numbers, SizeProgram, SizeTable
+
+from ._program import Program
+from ._variable import VariableProgram
+
+class TripSizes:
+    def __init__(
+        self,
+        program: SizeProgram,
+        symbols: Sequence[int],
+        sources: Sequence[int],
+        kept: Sequence[tuple[int, int]],
+        states: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]],
+        writers: Sequence[tuple[VariableProgram, Program, Numbers]],
+        rooms: Sequence[tuple[SizeTable, Numbers]],
+    ) -> None: ...
+    def set_capacity(self, number: int, nbytes: int) -> None: ...
+    def shape(self, number: int) -> tuple[int, ...]: ...
+    def needed_nbytes(self, number: int) -> int: ...
