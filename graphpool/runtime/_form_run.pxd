@@ -53,6 +53,7 @@ cdef class FormRun:
     cdef dict places            # key -> number among addresses
     cdef list programs          # of all steps; None where some step has none
     cdef FrameStore frames      # of all forms that were made of one compilation
+    cpdef Frame take_frame(self)
     cpdef dict run(self, inputs, outputs=*, held=*)
     cdef object _use(self, inputs, dict given, work)
     cdef object _work(self, Frame frame, inputs, dict given, dict fresh, work)

@@ -181,13 +181,7 @@ cdef class FormRun:
 
         The frame and its arena are its own until it returns.
         """
-        cdef Lease lease = self._lease({})
-        cdef Frame frame
-        try:
-            frame = self._take_frame(lease)
-        except BaseException:
-            lease.release()
-            raise
+        cdef Frame frame = self.take_frame()
         try:
             if not self.uses_blas:
                 return work(frame)
@@ -198,6 +192,19 @@ cdef class FormRun:
                 blas_threads.leave()
         finally:
             self._give_back(frame)
+
+    cpdef Frame take_frame(self):
+        """A frame on an arena of its own, until `leave_frame`."""
+        cdef Lease lease = self._lease({})
+        try:
+            return self._take_frame(lease)
+        except BaseException:
+            lease.release()
+            raise
+
+    def leave_frame(self, Frame frame not None):
+        """Give a frame back, and release its arena."""
+        self._give_back(frame)
 
     cdef object _use(self, inputs, dict given, work):
         """As `use`; the outputs of a run where `work` is None."""

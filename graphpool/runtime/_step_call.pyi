@@ -13,6 +13,7 @@ class Addresses:
     @property
     def count(self) -> int: ...
     def copy(self) -> Addresses: ...
+    def get(self, number: int) -> int: ...
     def put(self, number: int, address: int) -> None: ...
     def bind(
         self,
@@ -37,11 +38,25 @@ class StepCall:
     def __init__(self, ports: StepPorts, program: Program, addresses: Addresses) -> None: ...
     def __call__(self) -> None: ...
 
+class InnerCalls:
+    def __init__(
+        self, addresses: Addresses, calls: Sequence[StepCall | InnerCall], passed: Sequence[tuple[int, int, int]]
+    ) -> None: ...
+
+class InnerCall:
+    def __init__(
+        self,
+        addresses: Addresses,
+        condition: int,
+        open_calls: Callable[[int], InnerCalls | None],
+        work: Callable[[], None],
+    ) -> None: ...
+
 class Trips:
     def __init__(
         self,
         addresses: Addresses,
-        calls: Sequence[object],
+        calls: Sequence[StepCall | InnerCall],
         carried: Sequence[tuple[int, int, bool, int, int, int, int]],
         read: Sequence[tuple[int, bool, int, int, int]],
         written: Sequence[tuple[int, bool, int, int, int]],

@@ -67,6 +67,12 @@ cdef class Addresses:
             raise IndexError(number)
         self.at[number] = <char *>address if address else &_nowhere
 
+    def get(self, int64_t number):
+        """Where a tensor is."""
+        if not 0 <= number < self.count:
+            raise IndexError(number)
+        return <uintptr_t>self.at[number]
+
     cpdef bind(self, tuple ids, dict values, list wanted, tensor_of):
         """Place the first tensors: the arrays that `values` has for these ids, which stay as long.
 
@@ -203,6 +209,124 @@ cdef class StepCall:
             blas_threads.leave()
 
 
+cdef struct Passed:     # a tensor of a call that one within it reads or writes
+    int64_t outer       # numbers of both
+    int64_t inner
+    int64_t nbytes      # to copy behind the calls; 0 where they read or write it in place
+
+
+cdef class InnerCalls:
+    """Calls of a form inside another one, on addresses of their own.
+
+    Parameters
+    ----------
+    addresses : Addresses
+    calls : sequence of StepCall or InnerCall
+    passed : sequence of (int, int, int)
+        Numbers of tensors outside and inside; and the bytes of a result that is copied, 0 for what lies in one place.
+
+    Notes
+    -----
+    Ownership: none of the memory. Threads: one at a time.
+    """
+
+    cdef Addresses addresses
+    cdef tuple calls
+    cdef Passed *passed
+    cdef int64_t npassed, most  # and the largest number outside
+
+    def __cinit__(self, Addresses addresses not None, calls, passed):
+        cdef int64_t k, outer, inner, nbytes
+        self.addresses, self.calls = addresses, checked_calls(calls, addresses)
+        self.npassed = len(passed)
+        self.passed = <Passed *>calloc(self.npassed + 1, sizeof(Passed))
+        if self.passed == NULL:
+            raise MemoryError()
+        for k, (outer, inner, nbytes) in enumerate(passed):
+            if outer < 0 or not 0 <= inner < addresses.count:
+                raise IndexError((outer, inner))
+            self.passed[k] = Passed(outer, inner, nbytes)
+            self.most = max(self.most, outer)
+
+    def __dealloc__(self):
+        free(self.passed)
+
+    cdef int run(self, char **at) except -1:
+        """Run on what lies at these addresses."""
+        cdef int64_t k
+        for k in range(self.npassed):
+            if self.passed[k].nbytes == 0:
+                self.addresses.at[self.passed[k].inner] = at[self.passed[k].outer]
+        call_all(self.calls)
+        for k in range(self.npassed):
+            if self.passed[k].nbytes:
+                memcpy(at[self.passed[k].outer], self.addresses.at[self.passed[k].inner], self.passed[k].nbytes)
+        return 0
+
+
+cdef class InnerCall:
+    """A host function that runs models, as a call of a trip.
+
+    Parameters
+    ----------
+    addresses : Addresses
+    condition : int
+        Number of a byte that says which of two models runs; -1 for none.
+    open_calls : callable
+        Takes that byte: the `InnerCalls` of the model, or None where it has to be run from Python.
+    work : callable
+        Does that.
+
+    Notes
+    -----
+    Threads: one at a time. Cost: of the calls, where there are any.
+    """
+
+    cdef Addresses addresses
+    cdef int64_t condition
+    cdef object open_calls, work
+    cdef list known     # of each byte what was opened; True: nothing was asked yet
+
+    def __init__(self, Addresses addresses not None, int64_t condition, open_calls, work):
+        if not -1 <= condition < addresses.count:
+            raise IndexError(condition)
+        self.addresses, self.condition, self.open_calls, self.work = addresses, condition, open_calls, work
+        self.known = [True, True]
+
+    cdef int call(self) except -1:
+        cdef Py_ssize_t taken = self.condition >= 0 and self.addresses.at[self.condition][0] != 0
+        calls = self.known[taken]
+        if calls is True:
+            calls = self.open_calls(taken)
+            if calls is not None and (<InnerCalls?>calls).most >= self.addresses.count:
+                raise IndexError((<InnerCalls>calls).most)
+            self.known[taken] = calls
+        if calls is None:
+            self.work()
+            return 0
+        return (<InnerCalls>calls).run(self.addresses.at)
+
+
+cdef int call_all(tuple calls) except -1:
+    for call in calls:
+        if type(call) is StepCall:
+            (<StepCall>call).call()
+        else:
+            (<InnerCall>call).call()
+    return 0
+
+
+cdef tuple checked_calls(calls, Addresses addresses):
+    for call in calls:
+        if type(call) is StepCall:
+            is_fit = (<StepCall>call).addresses is addresses
+        else:
+            is_fit = type(call) is InnerCall and (<InnerCall>call).addresses is addresses
+        if not is_fit:
+            raise TypeError(f"{call!r} is no call on these addresses")
+    return tuple(calls)
+
+
 cdef struct Carried:    # what the next trip reads where this one writes
     int64_t source      # numbers of its input and output
     int64_t target
@@ -226,7 +350,7 @@ cdef class Trips:
     ----------
     addresses : Addresses
         Of all numbers below. Those that no call writes lie where they are.
-    calls : sequence of StepCall
+    calls : sequence of StepCall or InnerCall
     carried : sequence of (int, int, bool, int, int, int, int)
         Numbers of an input, -1 for one that no call reads, and of an output; whether a call writes the output where it
         is told to, the size in bytes, and addresses: of the first trip's content, which is only read, and of two
@@ -271,16 +395,13 @@ cdef class Trips:
         cdef int64_t k, source, target, nbytes, stride
         cdef uintptr_t now, one, other
         cdef bint is_direct
-        self.addresses, self.calls, self.sizes = addresses, tuple(calls), sizes
+        self.addresses, self.calls, self.sizes = addresses, checked_calls(calls, addresses), sizes
         if sizes is not None and sizes.nstates != len(carried):
             raise IndexError(len(carried))
         self.carried = <Carried *>calloc(len(carried) + 1, sizeof(Carried))
         self.moving = <Moving *>calloc(len(read) + len(written) + 1, sizeof(Moving))
         if self.carried == NULL or self.moving == NULL:
             raise MemoryError()
-        for call in self.calls:
-            if type(call) is not StepCall or (<StepCall>call).addresses is not addresses:
-                raise TypeError(f"{call!r} is no call on these addresses")
         for k, (source, target, is_direct, nbytes, now, one, other) in enumerate(carried):
             if source != -1:
                 self._check(source)
@@ -339,8 +460,7 @@ cdef class Trips:
                 for k in range(self.ncarried):
                     self.carried[k].nbytes = self.sizes.nbytes(k)
             self._place()
-            for call in self.calls:
-                (<StepCall>call).call()
+            call_all(self.calls)
             self._move()
             done += 1
             if self.condition >= 0 and self.addresses.at[self.condition][0] == 0:

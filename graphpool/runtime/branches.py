@@ -40,6 +40,11 @@ class Branches(InnerModels):
     branches : sequence of Branch
     makers : sequence of callable
         Make the models.
+
+    Attributes
+    ----------
+    condition : int
+    branches : tuple of Branch
     """
 
     kind = "branch"
@@ -49,17 +54,17 @@ class Branches(InnerModels):
         self, name: str, condition: int, branches: Sequence[Branch], makers: Sequence[Callable[..., Model]]
     ) -> None:
         super().__init__(*makers)
-        self._name, self._condition, self._branches = name, condition, tuple(branches)
+        self._name, self.condition, self.branches = name, condition, tuple(branches)
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         """The results of the branch that is taken."""
-        condition = np.asarray(inputs[self._condition])
+        condition = np.asarray(inputs[self.condition])
         if condition.size != 1:
             raise InvalidShapeError(
                 explain(f"condition of node {self._name!r}", accepted="one element", got=f"shape {condition.shape}")
             )
         taken = int(bool(condition.reshape(())))
-        branch = self._branches[taken]
+        branch = self.branches[taken]
         arrays = {name: inputs[place] for name, place in zip(branch.inputs, branch.places, strict=True)}
         with inner_run():
             found = self.open_model(taken).run(arrays)
@@ -68,7 +73,7 @@ class Branches(InnerModels):
     def nbytes(self, shapes: Sequence[Any]) -> tuple[int, int]:
         """As of `InnerModels`; of both branches."""
         kept, run = 0, 0
-        for number, branch in enumerate(self._branches):
+        for number, branch in enumerate(self.branches):
             given = {name: shapes[place] for name, place in zip(branch.inputs, branch.places, strict=True)}
             if None not in given.values():
                 nbytes = self.open_model(number).bounded_nbytes(given)

@@ -18,6 +18,7 @@ from .scheduling import parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import numpy as np
 
@@ -385,6 +386,21 @@ class Model(Ranked):
             Called with the form and the arrays.
         """
         self._forms.repeat(arrays, work)
+
+    def hold(self, arrays: dict[str, Any]) -> AbstractContextManager[Executable | None]:
+        """Keep the form for dense arrays of all inputs open, compiled if need be.
+
+        Parameters
+        ----------
+        arrays : dict
+            Input name -> array.
+
+        Returns
+        -------
+        context manager
+            Gives the form, for all arrays of these shapes; None where contents of inputs decide which form it is.
+        """
+        return self._forms.hold(arrays)
 
     def plain_form(self, arrays: Mapping[str, Any]) -> ModelForm:
         """The model specialised to the shapes of arrays of all inputs alone, to be compiled by the caller.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
@@ -37,7 +37,7 @@ from .stored_forms import FormRequest, StoredSpecialiser, context_of
 from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from graphpool.cache import ConstantBuffer, PackedKey
     from graphpool.memory import BufferInfo
@@ -190,6 +190,18 @@ class ModelForms(ModelRun):
             runs = 1
         finally:
             self.cache.leave(use, runs)
+
+    @contextmanager
+    def hold(self, arrays: dict[str, Any]) -> Iterator[Executable | None]:
+        """As `Model.hold`."""
+        if self.deciding:
+            yield None
+            return
+        use = self.enter(arrays)
+        try:
+            yield use.executable
+        finally:
+            self.cache.leave(use)
 
     # ---- forms
 

@@ -87,7 +87,12 @@ def may_open(first: Executable, ports: LoopPorts, inputs: Mapping[str, Any]) -> 
     given = {name for _, name in ports.states} | {name for name, _ in ports.rows}
     if ports.check is not None:
         given.add(ports.check)
-    if first.has_tensors_between or given != form.outputs.keys() or not first.runner.can_repeat(given):
+    if (
+        first.has_tensors_between
+        or not first.runner.are_programs
+        or given != form.outputs.keys()
+        or not first.runner.can_repeat(given)
+    ):
         return False
     if not all(isinstance(name, str) for places in first.variable.places for name, _ in places):
         return False  # contents that decide

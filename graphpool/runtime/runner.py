@@ -11,12 +11,13 @@ from ._host_call import HostCall
 from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
 from ._trace import clock_ns
+from .inner_calls import TripCalls
 from .inner_models import InnerModels
 from .model_step import is_plain
 from .resizable_form import SharesFirst
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import Self
 
     from graphpool.graph.logical_tensor import LogicalTensor
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ._stream import Stream
     from ._trace import Recorder
     from ._trip_sizes import TripSizes
+    from .engine import Engine
     from .form_constants import FormConstants
     from .form_plan import FormPlan
     from .model_form import ModelForm
@@ -135,20 +137,60 @@ class Runner(FormRun, SharesFirst):
 
     def can_repeat(self, outputs: Iterable[str]) -> bool:
         """Whether kernels run all of it, and these outputs have places in memory."""
-        first = self._first or self
-        numbers, ids = first._numbers, first._form.outputs
-        return all(first._ports) and all(ids[name] in numbers for name in outputs)
+        ids, shared = self._form.outputs, self._first or self
+        steps = zip(shared._steps, shared._ports, strict=True)
+        if not all(ports is not None or self._is_inner(step) for step, ports in steps):
+            return False
+        return all(self.reads(ids[name]) for name in outputs)
+
+    def _is_inner(self, step: ModelStep) -> bool:
+        """Whether a step runs models, on tensors that all have places in memory."""
+        plain = all(self.reads(i) and is_plain(self._described.get(i)) for i in (*step.inputs, *step.outputs))
+        return plain and isinstance(step.function, InnerModels)
+
+    @property
+    def are_programs(self) -> bool:
+        """Whether all steps are programs."""
+        return all((self._first or self)._ports)
 
     def reads(self, tensor_id: int) -> bool:
         """Whether a tensor has a place among addresses."""
-        return tensor_id in (self._first or self)._numbers
+        return tensor_id in self._numbers
+
+    def number(self, tensor_id: int) -> int:
+        """Of a tensor among addresses."""
+        return self._numbers[tensor_id]
+
+    def described(self, tensor_id: int) -> LogicalTensor:
+        """A tensor, for these sizes."""
+        return self._described[tensor_id]
+
+    def is_constant(self, tensor_id: int) -> bool:
+        """Whether a tensor is a constant of the form."""
+        return tensor_id in self._form.constants
+
+    @property
+    def steps(self) -> Sequence[ModelStep]:
+        """In order of the calls of a frame."""
+        return self._steps
+
+    @property
+    def targets(self) -> Collection[int]:
+        """Outputs that steps write."""
+        return self._targets
+
+    @property
+    def engine(self) -> Engine:
+        """Where it runs."""
+        return self._stream.engine
 
     def repeat(self, places: TripPlaces, most: int, time_ns: int) -> tuple[int, bool, list[Any]]:
         """Trips of a loop, see `Executable.repeat`."""
 
         def run(frame: Frame) -> tuple[int, bool, list[Any]]:
-            trips = places.trips(self._form, self._numbers, self._targets, frame)
-            done = trips.run(most, time_ns)
+            with TripCalls(self, frame) as inside:
+                trips = places.trips(self._form, self._numbers, self._targets, frame, inside.calls)
+                done = trips.run(most, time_ns)
             return done, trips.is_ended, places.states(trips)
 
         return self.use(places.inputs, places.outputs, run)
@@ -158,8 +200,9 @@ class Runner(FormRun, SharesFirst):
 
         def run(frame: Frame) -> tuple[int, Trips, list[Any]]:
             places.bind(self._form, self._numbers, frame)
-            trips = places.trips(self._form, self._numbers, self._targets, frame, sizes)
-            done = trips.run(most, time_ns)
+            with TripCalls(self, frame) as inside:
+                trips = places.trips(self._form, self._numbers, self._targets, frame, inside.calls, sizes)
+                done = trips.run(most, time_ns)
             return done, trips, places.states(trips)
 
         return self.hold(run)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ._form_run import Frame
+    from ._step_call import InnerCall, StepCall
     from ._trip_sizes import TripSizes
     from .loop import LoopPorts
     from .model_form import ModelForm
@@ -62,6 +63,7 @@ class TripPlaces:
         numbers: Mapping[int, int],
         targets: Collection[int],
         frame: Frame,
+        calls: Sequence[StepCall | InnerCall],
         sizes: TripSizes | None = None,
     ) -> Trips:
         """The trips on the addresses of a frame; `numbers` are those of tensors, `targets` what calls write.
@@ -102,7 +104,7 @@ class TripPlaces:
             condition, is_direct = claim(ports.check)
             condition_at = _address(self._check) if is_direct else 0
         ends = condition, condition_at
-        return Trips(frame.addresses, frame.calls, carried, read, written, counter, self._first, *ends, sizes)
+        return Trips(frame.addresses, calls, carried, read, written, counter, self._first, *ends, sizes)
 
     def states(self, trips: Trips) -> list[Any]:
         """What the states are after trips."""

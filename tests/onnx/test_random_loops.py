@@ -198,3 +198,96 @@ def test_a_random_loop_whose_shapes_change(seed):
                 assert own.shape == wanted.shape
                 np.testing.assert_allclose(own, wanted, rtol=2e-3, atol=1e-4)
                 assert own.base is None or len(own.base) == own.size * own.itemsize  # holds no more than it shows
+
+
+class BranchingBody:
+    """States of which each becomes what a tree of branches gives: leaves compute, pass something on, or loop."""
+
+    def __init__(self, rng, nstates):
+        self.rng, self.states = rng, [f"s{k}" for k in range(nstates)]
+        self.trees = [self.tree(int(rng.integers(1, 3))) for _ in self.states]
+        self.count = 0
+
+    def tree(self, depth):
+        names = [*self.states, "outer"]
+        if depth and self.rng.random() < 0.8:
+            sides = self.tree(depth - 1), self.tree(depth - 1)
+            return ("if", str(self.rng.choice(["even", "large"])), str(self.rng.choice(names)), sides)
+        kind = str(self.rng.choice(["pass", "constant", "add", "tanh", "loop"]))
+        return (kind, str(self.rng.choice(names)), str(self.rng.choice(names)))
+
+    def value(self, tree, values):
+        """What a tree gives."""
+        kind, one, other = tree[:3]
+        if kind == "if":
+            taken = values["i"] % 2 == 0 if one == "even" else values[other].max() > 0.3
+            return self.value(tree[3][0 if taken else 1], values)
+        if kind == "loop":
+            found = values[one]
+            for _ in range(3):
+                found = np.tanh(found + values[other])
+            return found
+        found = {"pass": values[one], "constant": np.full_like(values["outer"], 0.25)}
+        return {**found, "add": values[one] + values[other], "tanh": np.tanh(values[one])}[kind]
+
+    def nodes(self, tree, result):
+        """The same for ONNX."""
+        kind, one, other = tree[:3]
+        self.count += 1
+        own = f"n{self.count}"
+        if kind == "if":
+            sides = [helper.make_graph(self.nodes(side, f"{own}_{k}"), f"g{own}_{k}", [], [value(f"{own}_{k}", [2, 3])])
+                     for k, side in enumerate(tree[3])]  # fmt: skip
+            found = [helper.make_node("Mod", ["i", "two"], [f"{own}_m"]),
+                     helper.make_node("Equal", [f"{own}_m", "zero"], [f"{own}_c"])]  # fmt: skip
+            if one == "large":
+                found = [helper.make_node("ReduceMax", [other], [f"{own}_m"], keepdims=0),
+                         helper.make_node("Greater", [f"{own}_m", "most"], [f"{own}_c"])]  # fmt: skip
+            return [*found, helper.make_node("If", [f"{own}_c"], [result], then_branch=sides[0], else_branch=sides[1])]
+        if kind == "loop":
+            k, on, v, again, w, after = (f"{own}_{name}" for name in ("k", "on", "v", "again", "w", "next"))
+            inputs = [value(k, [], TensorProto.INT64), value(on, [], TensorProto.BOOL), value(v, [2, 3])]
+            inner = [helper.make_node("Identity", [on], [again]), helper.make_node("Add", [v, other], [w]),
+                     helper.make_node("Tanh", [w], [after])]  # fmt: skip
+            outputs = [value(again, [], TensorProto.BOOL), value(after, [2, 3])]
+            body = helper.make_graph(inner, f"b{own}", inputs, outputs)
+            return [helper.make_node("Loop", ["three", "", one], [result], body=body)]
+        kinds = {"pass": "Identity", "constant": "Identity", "add": "Add", "tanh": "Tanh"}
+        given = {"constant": ["quarter"], "add": [one, other]}.get(kind, [one])
+        return [helper.make_node(kinds[kind], given, [result])]
+
+    def model(self):
+        nodes = [node for k, tree in enumerate(self.trees) for node in self.nodes(tree, f"s{k}_next")]
+        nodes += [helper.make_node("Identity", ["go"], ["again"]), helper.make_node("Identity", ["s0_next"], ["row"])]
+        inputs = [value("i", [], TensorProto.INT64), value("go", [], TensorProto.BOOL)]
+        outputs = [value("again", [], TensorProto.BOOL), *(value(f"{name}_next", [2, 3]) for name in self.states)]
+        inputs += [value(name, [2, 3]) for name in self.states]
+        body = helper.make_graph(nodes, "body", inputs, [*outputs, value("row", [2, 3])])
+        firsts, lasts = [f"{name}_0" for name in self.states], [f"{name}_last" for name in self.states]
+        loop = helper.make_node("Loop", ["n", "", *firsts], [*lasts, "rows"], body=body)
+        ports = [value("n", [], TensorProto.INT64), value("three", [], TensorProto.INT64),
+                 *(value(name, [2, 3]) for name in ("outer", *firsts))]  # fmt: skip
+        results = [value(name, [2, 3]) for name in lasts] + [value("rows", [None, 2, 3])]
+        numbers = {"two": np.array(2), "zero": np.array(0), "most": np.float32(0.3)}
+        numbers["quarter"] = np.full((2, 3), 0.25, np.float32)
+        tensors = [numpy_helper.from_array(np.asarray(number), name) for name, number in numbers.items()]
+        graph = helper.make_graph([loop], "g", ports, results, tensors)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_loop_with_branches(seed):
+    rng = np.random.default_rng(2000 + seed)
+    body = BranchingBody(rng, int(rng.integers(1, 4)))
+    with gp.onnx.load(body.model(), fallback=False, threads=1 + seed % 2) as model:
+        for trips in (1, 2, 9, 40):
+            names = ["outer", *(f"{name}_0" for name in body.states)]
+            feeds = {name: rng.standard_normal((2, 3)).astype(np.float32) for name in names}
+            found = list(model.run({**feeds, "n": np.array(trips), "three": np.array(3)}).values())
+            values, rows = {name: feeds[f"{name}_0"] for name in body.states}, []
+            for i in range(trips):
+                now = {**values, "outer": feeds["outer"], "i": i}
+                values = {f"s{k}": body.value(tree, now) for k, tree in enumerate(body.trees)}
+                rows.append(values["s0"])
+            for own, wanted in zip(found, [*values.values(), np.array(rows)], strict=True):
+                np.testing.assert_allclose(own, wanted, rtol=2e-3, atol=1e-4)
