@@ -39,6 +39,8 @@ class DeclaredShapes:
     budget : Budget
     compile_at : callable
         Takes shapes; returns a form of which sizes vary, which the model keeps, or None if there can be none.
+    settle : callable
+        Brings in what all forms read of mapped files; called when they have been compiled.
     peak_at : callable
         Takes shapes and whether results are made; returns the peak of a form for these alone.
 
@@ -54,10 +56,11 @@ class DeclaredShapes:
         deciding: tuple[str, ...],
         budget: Budget,
         compile_at: Callable[[Mapping[str, Any]], Executable | None],
+        settle: Callable[[], None],
         peak_at: Callable[[Mapping[str, Any], bool], int],
     ) -> None:
         self._ranges, self._name, self._deciding, self._budget = ranges, name, deciding, budget
-        self._compile_at, self._peak_at = compile_at, peak_at
+        self._compile_at, self._settle, self._peak_at = compile_at, settle, peak_at
         self._is_prepared = False
         self._worst: dict[bool, Worst] = {}  # by whether runs make their results
         self._points: list[dict[Any, int]] = []
@@ -112,6 +115,7 @@ class DeclaredShapes:
 
     def _cover(self) -> RangeCover:
         cover = RangeCover(self._ranges, self._compile_at)
+        self._settle()
         self._worst = {outputs: cover.worst(outputs=outputs) for outputs in (True, False)}
         self._is_prepared = True
         return cover

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -362,7 +363,7 @@ class _Reader(pickle.Unpickler):
         """One of the classes, or UnpicklingError."""
         if name not in _CLASSES.get(module, ()):
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a compiled form")
-        return getattr(import_module(module), name)
+        return getattr(sys.modules.get(module) or import_module(module), name)  # a module is asked for at each tensor
 
 
 def _reduce_tensor(tensor: LogicalTensor) -> tuple[Any, ...]:

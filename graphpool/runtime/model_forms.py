@@ -160,7 +160,7 @@ class ModelForms(ModelRun):
         keeper.own(self.cache, self.variable, self._arenas, self._results, self.sessions, specialise, self._undo)
         if shapes is not None:
             self.declared = DeclaredShapes(
-                ranges, name, self.deciding, engine.budget, self._compile_planned, self._peak_at
+                ranges, name, self.deciding, engine.budget, self._compile_planned, self._settle, self._peak_at
             )
 
     def load(self) -> None:
@@ -288,6 +288,10 @@ class ModelForms(ModelRun):
             if excess > 0 and self.cache.reclaim(excess) < excess:
                 self._arenas.shrink(arena_nbytes)
 
+    def _settle(self, *more: Executable) -> None:
+        """Bring in the pages that forms read, of all of them: packing for one may have given back those of others."""
+        self._reads_of(*more, *self.cache.forms(), *self.variable).settle()
+
     def _compile_planned(self, shapes: Mapping[str, Any]) -> Executable | None:
         """A form for declared shapes, kept for good; None if sizes cannot vary, of which plain shapes say why."""
         return self.variable.plan(shapes, partial(self._compile, is_planned=True))
@@ -305,10 +309,11 @@ class ModelForms(ModelRun):
         start, described = time.perf_counter(), describe_shapes(shapes)
         with spans.span(f"compile {self.name}", model=self.name, shapes=described) as note:
             made = self._compile_form(shapes, deciding, variable, states, is_planned)
-            note(
-                partitions=made.npartitions, programs_nbytes=made.programs_nbytes,
-                constants_nbytes=made.constants_nbytes, arena_nbytes=made.arena_nbytes,
-            )  # fmt: skip
+            if spans.opener is not None:  # what constants take is added up anew
+                note(
+                    partitions=made.npartitions, programs_nbytes=made.programs_nbytes,
+                    constants_nbytes=made.constants_nbytes, arena_nbytes=made.arena_nbytes,
+                )  # fmt: skip
         if compile_log.is_on():
             self._tell_compiled(made, described, (time.perf_counter() - start) * 1e3)
         return made
@@ -339,8 +344,8 @@ class ModelForms(ModelRun):
             )  # fmt: skip
             try:
                 made.inner_nbytes(prepares=True)
-                # of all forms: packing for this one may have given back pages that others read
-                self._reads_of(made, *self.cache.forms(), *self.variable).settle()
+                if not is_planned:  # of those that are it is done when all are there
+                    self._settle(made)
             except BaseException:
                 made.close()
                 raise
