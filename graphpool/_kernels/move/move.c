@@ -235,20 +235,89 @@ GP_RECORD(concat_params, {
     int64_t pitches[GP_MAX_CONCAT]; /* bytes from one row of an input to the next */
 });
 
+/* Bytes of dst that are written at once, so that they stay in L1 while one input after another comes. */
+#define GP_CONCAT_NBYTES 16384
+
+/* Rows of n bytes: two moves of `part` bytes each, which meet or overlap. */
+GP_INLINE void copy_twice(char *dst, int64_t dst_pitch, const char *src, int64_t src_pitch, int64_t n, int64_t nrows,
+                          const int64_t part)
+{
+    for (int64_t i = 0; i < nrows; i++, dst += dst_pitch, src += src_pitch) {
+        char first[32], second[32];
+        memcpy(first, src, part);
+        memcpy(second, src + n - part, part);
+        memcpy(dst, first, part);
+        memcpy(dst + n - part, second, part);
+    }
+}
+
+/* Rows of n bytes; a call of memcpy for each would take longer than most rows that are as narrow as a column. */
+static void copy_rows(char *dst, int64_t dst_pitch, const char *src, int64_t src_pitch, int64_t n, int64_t nrows)
+{
+    if (n == 0)
+        return;
+    if (n == 4)
+        for (int64_t i = 0; i < nrows; i++)
+            memcpy(dst + i * dst_pitch, src + i * src_pitch, 4);
+    else if (n == 8)
+        for (int64_t i = 0; i < nrows; i++)
+            memcpy(dst + i * dst_pitch, src + i * src_pitch, 8);
+    else if (n == 1)
+        for (int64_t i = 0; i < nrows; i++)
+            dst[i * dst_pitch] = src[i * src_pitch];
+    else if (n < 4)
+        copy_twice(dst, dst_pitch, src, src_pitch, n, nrows, 2);
+    else if (n < 8)
+        copy_twice(dst, dst_pitch, src, src_pitch, n, nrows, 4);
+    else if (n <= 16)
+        copy_twice(dst, dst_pitch, src, src_pitch, n, nrows, 8);
+    else if (n <= 32)
+        copy_twice(dst, dst_pitch, src, src_pitch, n, nrows, 16);
+    else if (n <= 64)
+        copy_twice(dst, dst_pitch, src, src_pitch, n, nrows, 32);
+    else
+        for (int64_t i = 0; i < nrows; i++)
+            memcpy(dst + i * dst_pitch, src + i * src_pitch, n);
+}
+
+/* Bytes `column` to `stop` of one row. */
+static void concat_part(const concat_params *p, void *const *args, int64_t row, int64_t column, int64_t stop)
+{
+    char *dst = (char *)args[p->ninputs] + row * p->dst_pitch;
+    for (int64_t k = 0; column < stop; k++) {
+        const int64_t start = k > 0 ? p->ends[k - 1] : 0, n = gp_min(p->ends[k], stop) - column;
+        if (n > 0) {
+            memcpy(dst + column, (const char *)args[k] + row * p->pitches[k] + column - start, n);
+            column += n;
+        }
+    }
+}
+
 GP_DEFINE_KERNEL(any_concat)
 {
     const concat_params *p = params;
-    char *dst = args[p->ninputs];
+    int64_t at = begin * p->task_nbytes;
     const int64_t last = gp_min(end * p->task_nbytes, p->nrows * p->row_nbytes);
-    for (int64_t at = begin * p->task_nbytes; at < last;) {
-        const int64_t row = at / p->row_nbytes, column = at % p->row_nbytes;
-        int64_t k = 0;
-        while (p->ends[k] <= column)
-            k++;
-        const int64_t start = k > 0 ? p->ends[k - 1] : 0, n = gp_min(p->ends[k] - column, last - at);
-        memcpy(dst + row * p->dst_pitch + column, (const char *)args[k] + row * p->pitches[k] + column - start, n);
-        at += n;
+    if (at >= last)
+        return;
+    const int64_t column = at % p->row_nbytes;
+    if (column) {
+        const int64_t stop = gp_min(p->row_nbytes, column + last - at);
+        concat_part(p, args, at / p->row_nbytes, column, stop);
+        at += stop - column;
     }
+    const int64_t end_row = last / p->row_nbytes, most = 1 + GP_CONCAT_NBYTES / p->row_nbytes;
+    for (int64_t row = at / p->row_nbytes; row < end_row; row += most) {
+        const int64_t nrows = gp_min(most, end_row - row);
+        for (int64_t k = 0; k < p->ninputs; k++) {
+            const int64_t start = k > 0 ? p->ends[k - 1] : 0;
+            copy_rows((char *)args[p->ninputs] + row * p->dst_pitch + start, p->dst_pitch,
+                      (const char *)args[k] + row * p->pitches[k], p->pitches[k], p->ends[k] - start, nrows);
+        }
+        at = (row + nrows) * p->row_nbytes;
+    }
+    if (at < last)
+        concat_part(p, args, at / p->row_nbytes, 0, last - at);
 }
 
 /* ---- gen_index: args dst (s32, dense) ---- */

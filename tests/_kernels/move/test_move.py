@@ -128,6 +128,18 @@ def test_concat_of_64_in_many_tasks():
 
 
 @pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("first", [0, 40])
+def test_concat_of_columns_of_every_width(first, isa):
+    arrays = [numbered((97, width), 1) for width in range(first, first + 40)]
+    kernel = move.concat([a.shape for a in arrays], 1, 1, isa=isa)
+    expected = np.concatenate(arrays, 1)
+    out = Guarded(expected.nbytes)
+    for task in reversed(range(kernel.ntasks)):
+        call(kernel.kernel, kernel.params, [*arrays, out.bytes], task, task + 1)
+    np.testing.assert_array_equal(out.array(expected.dtype, expected.shape), expected)
+
+
+@pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 300, 77), (0, 3), (3, 0), (20_000, 1, 2)])
 def test_gen_index(shape, isa):
     for axis in range(-len(shape), len(shape)):
