@@ -2,7 +2,7 @@
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
-from libc.stdint cimport int32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
@@ -16,7 +16,7 @@ cdef extern from "Python.h":
     PyObject *PyDict_GetItemWithError(object table, object key) except? NULL
 
 
-cdef object _OBJECTS = np.dtype(np.object_)
+cdef object _OBJECTS = np.dtype(np.object_), _INTEGERS = np.dtype(np.int64)
 cdef object _empty = np.empty
 
 
@@ -106,14 +106,21 @@ cdef class OneHot(TextFunction):
     cdef dict _table
     cdef Py_ssize_t _width
     cdef bint _has_zeros
+    cdef object _numbers, _columns  # those of the table in order, and their columns; None where some are no integers
 
     def __init__(self, place, content, dict table not None, Py_ssize_t width, bint has_zeros):
         self._settle(place, content, np.float32)
         self._table, self._width, self._has_zeros = table, width, has_zeros
         if not all(0 <= column < width for column in table.values()):
             raise IndexError("a column beyond the last one")
+        self._numbers = None
+        if table and all(type(key) is int and -(2**63) <= key < 2**63 for key in table):
+            self._numbers = np.array(sorted(table), np.int64)
+            self._columns = np.array([table[key] for key in sorted(table)], np.int64)
 
     cdef object apply(self, x, target):
+        if self._numbers is not None and type(x) is ndarray and x.dtype == _INTEGERS:
+            return self._of_integers(np.ascontiguousarray(x), target)
         cdef list items = _items(x)
         cdef Py_ssize_t number, nones = 0, count = len(items)
         cdef PyObject *found
@@ -126,6 +133,32 @@ cdef class OneHot(TextFunction):
             found = PyDict_GetItemWithError(self._table, items[number])
             if found != NULL:
                 into[number * self._width + <Py_ssize_t><object>found] = 1
+                nones += 1
+        if nones < count and not self._has_zeros:
+            raise ValueError("an element that is none of the categories")
+        return rows
+
+    cdef object _of_integers(self, x, target):
+        """As `apply`, without an object for each element."""
+        cdef Py_ssize_t number, low, left, half, count = _count(fields_of(x)), nones = 0
+        cdef Py_ssize_t nkeys = fields_of(self._numbers).dimensions[0]
+        cdef const int64_t *keys = <const int64_t *>fields_of(self._numbers).data
+        cdef const int64_t *columns = <const int64_t *>fields_of(self._columns).data
+        cdef const int64_t *items = <const int64_t *>fields_of(x).data
+        rows = _place_for(target, self.dtype, count * self._width)
+        if rows is None:
+            rows = _empty((*x.shape, self._width), self.dtype)
+        cdef float *into = <float *>fields_of(rows).data
+        memset(into, 0, count * self._width * sizeof(float))
+        for number in range(count):
+            low, left = 0, nkeys
+            while left > 1:     # the greatest key up to the element
+                half = left // 2
+                if keys[low + half] <= items[number]:
+                    low += half
+                left -= half
+            if keys[low] == items[number]:
+                into[number * self._width + columns[low]] = 1
                 nones += 1
         if nones < count and not self._has_zeros:
             raise ValueError("an element that is none of the categories")

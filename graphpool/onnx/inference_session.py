@@ -356,12 +356,14 @@ class InferenceSession:
 
         Parameters
         ----------
-        output_names, input_feed, run_options
-            As for `run`; inputs must not change until the callback is called.
+        output_names : sequence of str or None
+        input_feed : mapping of str to array, OrtValue or list
+            As for `run`; arrays must not change until the callback is called.
         callback : callable
             Called in that thread with the outputs, `user_data`, and a text that is empty unless the run failed; the
             outputs are an empty list then.
         user_data : object
+        run_options : RunOptions, optional
         """
 
         def work() -> None:

@@ -415,6 +415,32 @@ def test_tables_of_numbers_find_what_dicts_do(data):
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("first", ["least", -2, "last"])
+def test_keys_in_a_row_are_found_by_their_distance(first, dtype):
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    start = {"least": least, "last": most - 2}.get(first, first)
+    keys, values = [start, start + 1, start + 2], [10, 20, 30]
+    table = {"keys_tensor": np.array(keys, dtype), "values_tensor": np.array(values)}
+    attributes = {name: numpy_helper.from_array(array, name) for name, array in table.items()}
+    x = np.array([least, least + 1, start, start + 1, start + 2, -3, 0, 1, most - 1, most], dtype)
+    model = ml_model("LabelEncoder", {"x": (helper.np_dtype_to_tensor_dtype(x.dtype), (None,))}, **attributes)
+    model.opset_import[1].version = 4
+    assert run(model, x=x).tolist() == [dict(zip(keys, values, strict=True)).get(key, -1) for key in x.tolist()]
+
+
+@pytest.mark.parametrize("categories", [[3], [1, 3, 7], [9, -4, 2**40, 0, 5]])
+def test_integers_are_marked_among_categories_in_any_order(categories):
+    x = np.array([[*categories, 4], [2, *categories]])
+    model = ml_model("OneHotEncoder", {"x": (TensorProto.INT64, (None, None))}, cats_int64s=categories, zeros=1)
+    expected = (x[..., None] == np.array(categories)).astype(np.float32)
+    np.testing.assert_array_equal(run(model, x=x), expected)
+    strict = ml_model("OneHotEncoder", {"x": (TensorProto.INT64, (None, None))}, cats_int64s=categories, zeros=0)
+    np.testing.assert_array_equal(run(strict, x=x[:, 1:-1]), expected[:, 1:-1])
+    with pytest.raises(gp.BackendError, match="none of the categories"):
+        run(strict, x=x)
+
+
 @pytest.mark.parametrize("is_sorted", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 3, 255, 256, 257, 5000])
 def test_a_large_table_of_numbers_is_a_constant_that_kernels_read(count, is_sorted):

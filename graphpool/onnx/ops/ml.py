@@ -216,12 +216,16 @@ def _is_each(n: NodeView, x: Value, keys: Sequence[Any]) -> Value:
 def _label_encoder(n: NodeView) -> Value:
     """The value beside the key that each element is, else the default; see `encoders.with_table`.
 
-    The greatest key up to an element is found by halves.
+    Where the keys are whole numbers in a row, the place of one is its distance from the first; else the greatest key up
+    to an element is found by halves.
     """
     n.require(has_table(n.node), "keys or values that are texts, or another number of them")
     x, keys, values = n[0], n[1], n[2]
     n.require(x.dtype is keys.dtype, f"elements of {x.dtype}, and keys of {keys.dtype}")
     left = count = keys.shape[0]
+    is_wide = x.dtype in (DataType.S32, DataType.S64) and count < 2**31 - 1
+    if is_wide and keys.is_known and int(keys.content[-1]) - int(keys.content[0]) == count - 1:
+        return n.emit("Gather", values, _distance(n, x, int(keys.content[0]), count), axis=0)
     place = n.emit("Expand", n.builder.literal(0, DataType.S32), shape=x.shape)
     while left > 1:
         half = left // 2
@@ -234,6 +238,15 @@ def _label_encoder(n: NodeView) -> Value:
         [is_number] = n.emit_several("Equal", [DataType.BOOLEAN], x, x)
         place = _select(n, is_number, place, n.literal(count, place))
     return n.emit("Gather", values, place, axis=0)
+
+
+def _distance(n: NodeView, x: Value, first: int, count: int) -> Value:
+    """How far elements are behind the first of so many whole numbers in a row; that many and one for other elements."""
+    other, place = n.literal(count + 1, x), n.emit("Subtract", x, n.literal(first, x))
+    for kind, bound in (("GreaterEqual", first), ("LessEqual", first + count - 1)):
+        [is_within] = n.emit_several(kind, [DataType.BOOLEAN], x, n.literal(bound, x))
+        place = _select(n, is_within, place, other)
+    return place
 
 
 def _feature_vectorizer(n: NodeView) -> Value:
