@@ -166,6 +166,64 @@ GP_INLINE int64_t gp_columns_left(const int is_whole, int64_t cols, int j)
     return is_whole ? GP_VL : cols > j * GP_VL ? cols - j * GP_VL : 0;
 }
 
+/* What rounds: 1.5 * 2^23, and its bits. */
+#define GP_ROUNDING_SHIFT 12582912.0f
+#define GP_ROUNDING_BITS 0x4b400000
+
+#if defined(__AVX512F__)
+#define GP_PACKS_BYTES 1
+
+/* Four vectors of integers plus a number, saturated to unsigned bytes, one behind the other; then flipped. */
+GP_INLINE __m512i gp_pack_bytes(gp_vf a, gp_vf b, gp_vf c, gp_vf d, int after, __m512i flip)
+{
+    const __m512i add = _mm512_set1_epi16((short)after);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32((__m512i)a, (__m512i)b), add);
+    const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32((__m512i)c, (__m512i)d), add);
+    return _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)) ^ flip;
+}
+
+/* A whole tile of an even number of vectors rounded to bytes, four vectors at a time, which takes two thirds of the time of
+ * one by one: vectors are narrowed together, and bytes saturate on the way, so that a limit below counts only where it is
+ * not the least byte. One above does, as conversions give the least integer for what is too large. Rows lie `row` bytes
+ * apart. */
+GP_INLINE void gp_store_tile(const int rows, const int nv, const gp_rounding *r, int64_t dtype, gp_acc acc, char *to,
+                             int64_t row)
+{
+    const gp_vf lo = gp_splat(r->lo), hi = gp_splat(r->hi);
+    const int sign = dtype == GP_S8 ? 128 : 0, after = r->after + sign;
+    const __m512i flip = _mm512_set1_epi8((char)sign);
+    if (r->lo > (float)-after)
+        GP_EACH(i, rows)
+            GP_EACH(j, nv)
+                acc[i][j] = gp_vat_least(acc[i][j], lo);
+    if (r->shift == GP_ROUNDING_SHIFT)
+        GP_EACH(i, rows)
+            GP_EACH(j, nv)
+                acc[i][j] = (gp_vf)_mm512_cvtps_epi32(gp_vat_most(acc[i][j], hi));
+    else
+        GP_EACH(i, rows)
+            GP_EACH(j, nv)
+                acc[i][j] = (gp_vf)((gp_vi)gp_round_shifted(r, acc[i][j]) - GP_ROUNDING_BITS);
+    if (nv == 2)
+        GP_EACH(pair, (rows + 1) / 2) {
+            const int i = 2 * pair, next = i + 1 < rows ? i + 1 : i;
+            const __m512i bytes = gp_pack_bytes(acc[i][0], acc[i][1], acc[next][0], acc[next][1], after, flip);
+            _mm256_storeu_si256((__m256i *)(to + i * row), _mm512_castsi512_si256(bytes));
+            if (next > i)
+                _mm256_storeu_si256((__m256i *)(to + next * row), _mm512_extracti64x4_epi64(bytes, 1));
+        }
+    else
+        GP_EACH(i, rows)
+            GP_EACH(quad, nv / 4) {
+                const gp_vf *v = &acc[i][4 * quad];
+                _mm512_storeu_si512(to + i * row + quad * 64, gp_pack_bytes(v[0], v[1], v[2], v[3], after, flip));
+            }
+}
+#else
+#define GP_PACKS_BYTES 0
+#endif
+
 /* From accumulators to what is stored: of `rows` rows the first `count` exist. Units change with the roundings, so that no
  * division nor scaling of its own is left: what is read on the way is multiplied by the unit of the rounding to come.
  * */
@@ -187,14 +245,17 @@ GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole, i
     if (p.has_inner)
         GP_EACH(i, rows)
             GP_EACH(j, nv)
-                acc[i][j] = (gp_round_shifted(&p.inner, acc[i][j]) - p.inner.shift) * (p.inner.scale * last);
-    if (s.late_bias)
+                acc[i][j] = gp_round_shifted(&p.inner, acc[i][j]) - p.inner.shift;
+    gp_vf back = gp_splat(p.has_inner ? p.inner.scale * last : 1); /* by which what is added next multiplies */
+    if (s.late_bias) {
         GP_EACH(j, nv) {
             const int64_t left = gp_columns_left(is_whole, sink->cols, j);
             const gp_vf bias = gp_load_some(s.late_bias + sink->col + j * GP_VL, left) * last;
             GP_EACH(i, rows)
-                acc[i][j] += bias;
+                acc[i][j] = gp_vfma(acc[i][j], back, bias);
         }
+        back = gp_splat(1);
+    }
     const char *from = s.residual + (sink->row * s.residual_row + sink->col) * from_nbytes;
     const uint8_t flip = p.residual_dtype == GP_S8 ? 0x80 : 0;
     const gp_vf scale = gp_splat(p.residual_scale * last), shift = scale * (float)-(p.residual_zero + flip);
@@ -205,15 +266,28 @@ GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole, i
                     continue;
                 const int64_t left = gp_columns_left(is_whole, sink->cols, j);
                 const gp_vi x = gp_load_bytes(flip, from + i * s.residual_row + j * GP_VL, left);
-                acc[i][j] += gp_vfma(__builtin_convertvector(x, gp_vf), scale, shift);
+                acc[i][j] = gp_vfma(acc[i][j], back, gp_vfma(__builtin_convertvector(x, gp_vf), scale, shift));
             }
     else if (s.residual)
         GP_EACH(i, rows)
+            GP_EACH(j, nv) {
+                if (i >= count)
+                    continue;
+                const int64_t left = gp_columns_left(is_whole, sink->cols, j);
+                const gp_vf x = gp_load_some((const float *)from + i * s.residual_row + j * GP_VL, left);
+                acc[i][j] = gp_vfma(acc[i][j], back, x * last);
+            }
+    else if (p.has_inner && !s.late_bias)
+        GP_EACH(i, rows)
             GP_EACH(j, nv)
-                if (i < count)
-                    acc[i][j] += gp_load_some((const float *)from + i * s.residual_row + j * GP_VL,
-                                              gp_columns_left(is_whole, sink->cols, j)) * last;
+                acc[i][j] *= back;
     char *dst = s.dst + (sink->row * s.dst_row + sink->col) * nbytes;
+#if GP_PACKS_BYTES
+    if (is_whole && nv > 1 && nbytes == 1) {
+        gp_store_tile(rows, nv, &p.outer, p.dst_dtype, acc, dst, s.dst_row);
+        return;
+    }
+#endif
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++, dst += s.dst_row * nbytes)
         GP_EACH(j, nv) {

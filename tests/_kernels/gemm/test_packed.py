@@ -10,13 +10,14 @@ from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.gemm.packed import PackedFormat, k_parts, pair_count
 from graphpool._kernels.gemm.problem import MatmulProblem
-from graphpool._kernels.gemm.requant import Dynamic
+from graphpool._kernels.gemm.requant import Dynamic, Requant, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from graphpool.typing import dense_strides
 from tests.cases.inputs import normal
 from tests.helpers.byte_operands import BYTE_OPERANDS, byte_operands
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
 from tests.helpers.products import packed_matmul
+from tests.helpers.requant import requantized
 
 ISAS = _dispatch.isas()
 NUMPY = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "s8": np.int8, "u8": np.uint8}
@@ -381,6 +382,25 @@ def test_numbers_of_the_activations_may_be_arguments(isa, a_dtype, zero, has_col
         inputs = [a, panels, scales, *chosen, *columns, bias]
         out = run_checked(call, m * n, *inputs, dst_index=len(inputs))
         np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("rounds_first", [False, True])
+@pytest.mark.parametrize(("dtype", "zero"), [("u8", 0), ("u8", 7), ("u8", 255), ("s8", -128), ("s8", 0), ("s8", 127)])
+@pytest.mark.parametrize("clamp", [(-math.inf, math.inf), (0, math.inf), (-3, 17)])
+@pytest.mark.parametrize("scale", [2.0**-40, 2.0**-6, 2.0**20])
+def test_bytes_saturate_at_both_ends(isa, rounds_first, dtype, zero, clamp, scale):
+    """From sums too large for any integer, or around every limit and between two integers, to none but zeros."""
+    requant = Requant(outer=Rounding(dtype, scale, zero, rounds_first, clamp))
+    for m, n in ((6, 64), (5, 32), (3, 130), (2, 200), (1, 33), (13, 70)):
+        k = 12
+        a, b = integers((m, k), "u8"), integers((k, n), "s8", 1)
+        a[: m // 2] //= 64
+        scales = np.resize(np.array([2.0**-12, -(2.0**-9), 2.0**-7], np.float32), n)
+        call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", requant=requant, isa=isa)
+        out = run_checked(call, m * n, a, packed(b, "s8", isa), scales, dst_index=3, dtype=NUMPY[dtype])
+        sums = a.astype(np.int64) @ b.astype(np.int64)
+        np.testing.assert_array_equal(out.reshape(m, n), requantized(sums.astype(np.float32) * scales, requant))
 
 
 @pytest.mark.parametrize("isa", ISAS)
