@@ -5,6 +5,9 @@
 The body of the first model is a gated recurrent cell, of the second a step of greedy decoding: a row of a table, a
 hidden layer, the largest of `--words` scores. Milliseconds are the least of 30 runs; onnxruntime runs beside, in turns,
 where it is installed, and its ratio is the median of those of the pairs. "first" loads the model and runs it once.
+
+Three nearly empty bodies follow: a slice that begins at the trip, a state that grows by a row, a branch of
+two. "new" are runs of which each has other shapes than all before, as far as there are any.
 """
 
 import argparse
@@ -26,8 +29,11 @@ def info(name, shape=(), elem=TensorProto.FLOAT):
     return helper.make_tensor_value_info(name, elem, shape)
 
 
-def loop_model(nodes, states, rows, weights):
-    """A Loop over `states` (name -> last name, shape, type), which gives `rows` (name -> shape, type) of each trip."""
+def loop_model(nodes, states, rows, weights, outer=()):
+    """A Loop over `states` (name -> last name, shape, type), which gives `rows` (name -> shape, type) of each trip.
+
+    It reads `weights`, and `outer` inputs (name -> shape).
+    """
     nodes = [*nodes, node("Identity", ["go"], ["again"])]
     inputs = [info("i", (), TensorProto.INT64), info("go", (), TensorProto.BOOL)]
     inputs += [info(name, shape, elem) for name, (_, shape, elem) in states.items()]
@@ -39,6 +45,7 @@ def loop_model(nodes, states, rows, weights):
     loop = node("Loop", ["n", "", *(f"{name}_first" for name in states)], results, body=body)
     ports = [info("n", (), TensorProto.INT64)]
     ports += [info(f"{name}_first", shape, elem) for name, (_, shape, elem) in states.items()]
+    ports += [info(name, outer[name]) for name in outer]
     found = [info(f"{name}_last", shape, elem) for name, (_, shape, elem) in states.items()]
     found += [info(f"{name}_all", [None, *shape], elem) for name, (shape, elem) in rows.items()]
     tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
@@ -81,6 +88,39 @@ def greedy(units, words):
     return loop_model(nodes, states, {"said": index}, weights), inputs
 
 
+def sliced():
+    """A sum of all rows from the number of the trip on, and the inputs but for the trip count."""
+    nodes = [
+        node("Unsqueeze", ["i", "zero"], ["from"]), node("Slice", ["rows", "from", "end", "zero"], ["rest"]),
+        node("ReduceSum", ["rest", "zero"], ["sum"], keepdims=0), node("Add", ["h", "sum"], ["next"]),
+    ]  # fmt: skip
+    numbers = {"zero": np.array([0]), "end": np.array([2**31])}
+    model = loop_model(nodes, {"h": ("next", [8], TensorProto.FLOAT)}, {}, numbers, {"rows": ["count", 8]})
+    return model, lambda k: {"h_first": np.zeros(8, np.float32), "rows": np.ones((128 + 11 * k, 8), np.float32)}
+
+
+def growing():
+    """A state to which each trip adds a row, and the inputs but for the trip count."""
+    nodes = [node("Concat", ["h", "row"], ["more"], axis=0), node("Mul", ["more", "half"], ["next"])]
+    numbers = {"row": np.ones((1, 8), np.float32), "half": np.float32(0.5)}
+    model = loop_model(nodes, {"h": ("next", [None, 8], TensorProto.FLOAT)}, {}, numbers)
+    return model, lambda k: {"h_first": np.zeros((1 + 137 * k, 8), np.float32)}
+
+
+def branching():
+    """A state that even trips add to and odd ones scale, and the inputs but for the trip count."""
+    sides = [
+        helper.make_graph([node(kind, ["h", "half"], [kind])], kind, [], [info(kind, [8])]) for kind in ("Add", "Mul")
+    ]
+    nodes = [
+        node("Mod", ["i", "two"], ["odd"]), node("Equal", ["odd", "zero"], ["even"]),
+        node("If", ["even"], ["next"], then_branch=sides[0], else_branch=sides[1]),
+    ]  # fmt: skip
+    numbers = {"two": np.array(2), "zero": np.array(0), "half": np.full(8, 0.5, np.float32)}
+    model = loop_model(nodes, {"h": ("next", [8], TensorProto.FLOAT)}, {}, numbers)
+    return model, lambda k: {"h_first": np.zeros(8, np.float32)}
+
+
 def peer_of(model, threads):
     """onnxruntime's run of a model, or None."""
     try:
@@ -114,6 +154,22 @@ def measure(model, inputs, threads):
     return found
 
 
+def measure_small(make, trips, threads):
+    """Microseconds of a trip of a nearly empty body, the least of all runs, and of such on shapes of their own."""
+    model, inputs_of = make()
+    theirs = peer_of(model, threads)
+    inputs = {**inputs_of(0), "n": np.array(trips)}
+    with gp.onnx.load(model, threads=threads, fallback=False) as loaded:
+        loaded.run(inputs)
+        rounds = [(timed(loaded.run, inputs), theirs and timed(theirs, inputs)) for _ in range(RUNS)]
+        others = [{**inputs_of(k), "n": np.array(trips)} for k in range(1, 9)]
+        found = {"us": min(ours for ours, _ in rounds), "new_us": min(timed(loaded.run, other) for other in others)}
+    if theirs is not None:
+        found["peer_us"] = min(other for _, other in rounds)
+        found["peer_new_us"] = min(timed(theirs, other) for other in others)
+    return {key: 1e3 * ms / trips for key, ms in found.items()}
+
+
 def main(argv=None):
     """Measure all, and print them."""
     parser = argparse.ArgumentParser(prog="python -m bench.bench_loops")
@@ -131,6 +187,11 @@ def main(argv=None):
             if not arguments.json:
                 told = "  ".join(f"{key} {value:.3f}" for key, value in figures.items())
                 print(f"{name:<10}{units:>5}  {told}")
+    for make in (sliced, growing, branching):
+        figures = measure_small(make, arguments.trips, arguments.threads)
+        rows.append({"body": make.__name__, **figures})
+        if not arguments.json:
+            print(f"{make.__name__:<15}  " + "  ".join(f"{key} {value:.2f}" for key, value in figures.items()))
     if arguments.json:
         print(json.dumps(rows))
 
