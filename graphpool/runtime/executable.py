@@ -21,7 +21,7 @@ from .form_steps import FormSteps
 from .inner_models import InnerModels
 from .mapped_reads import MappedReads
 from .model_step import is_plain
-from .open_trips import OpenTrips, may_open, symbol_sources, wider_layout
+from .open_trips import OpenTrips, TripFacts
 from .resizable_form import ResizableForm
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
@@ -108,6 +108,7 @@ class Executable(ResizableForm):
         super().__init__(variable)
         self.key = key
         self._open: list[OpenTrips] = []  # idle
+        self._trip_facts: tuple[TripFacts | None, ...] = ()  # once they are known
         self.precomputed, self.is_planned = form.precomputed, is_planned
         self._keeps_constants = weights == "cached"
         self._engine, self._name, self._states = engine, name, states
@@ -379,28 +380,34 @@ class Executable(ResizableForm):
         Goes back by `leave_open`. Raises `OutOfMemoryError` as `resized`.
         """
         first = self if self._first is None else self._first
-        if first._variable is None or not may_open(first, ports, inputs):
+        if not first._trip_facts:
+            first._trip_facts = (None if first._variable is None else TripFacts.of(first, ports),)
+        [facts] = first._trip_facts
+        if facts is None:
             return None
         with suppress(IndexError):
             return first._open.pop()
-        return first.make_open(ports, inputs)
+        return first._make_open(facts, inputs)
 
-    def make_open(self, ports: LoopPorts, inputs: Mapping[str, Any]) -> OpenTrips | None:
-        """As `take_open`, with room for these inputs, and for larger ones."""
+    def make_open(self, inputs: Mapping[str, Any]) -> OpenTrips | None:
+        """As `take_open`, which gave some before, with room for these inputs, and for larger ones."""
         first = self if self._first is None else self._first
-        variable = first.variable
-        shapes = {name: inputs[name].shape for name in first.form.inputs}
-        symbols, values = variable.symbols(shapes), variable.values(shapes, False)
-        if symbols is None or values is None or not first._enter():
+        [facts] = first._trip_facts
+        return None if facts is None else first._make_open(facts, inputs)
+
+    def _make_open(self, facts: TripFacts, inputs: Mapping[str, Any]) -> OpenTrips | None:
+        symbols, variable = facts.symbols(inputs), self.variable
+        values = None if symbols is None else variable.at(symbols)
+        if symbols is None or values is None or not self._enter():
             return None
         found = None
         try:
-            layout = wider_layout(first, symbols, symbol_sources(first, ports, inputs))
-            found = first._sized(variable, values, False, layout)
+            layout = facts.wider_layout(symbols)
+            found = self._sized(variable, values, False, layout)
         finally:
             if found is None:
-                first._leave()
-        return None if found is None else OpenTrips(first, found, layout)
+                self._leave()
+        return None if found is None else OpenTrips(facts, found, layout)
 
     def leave_open(self, trips: OpenTrips) -> None:
         """Keep it for the next loop, or close it where no form is left for it."""

@@ -283,7 +283,7 @@ class _Run:
             trips.close()
             inputs = self._inputs()
             try:
-                trips = form.make_open(self._ports, inputs)
+                trips = form.make_open(inputs)
             except OutOfMemoryError:
                 break
         return self._done > before
@@ -297,7 +297,7 @@ class _Run:
             for rows, row in zip(self._rows, described, strict=True):
                 assert row is not None  # as it can repeat
                 most = min(most, rows.reserve(self._done, *row))
-            sizes = trips.sizes(ports, inputs, [row[0] for row in described if row is not None])
+            sizes = trips.sizes(inputs, [row[0] for row in described if row is not None])
             if sizes is None:
                 return "form"
             moved = moved_states(ports, form.form)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .trip_places import TripPlaces, moved_states
+from .trip_places import moved_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from .executable import Executable
     from .form_plan import RangeLayout
     from .loop import LoopPorts
+    from .trip_places import TripPlaces
 
-__all__ = ["OpenTrips", "may_open", "symbol_sources", "wider_layout"]
+__all__ = ["OpenTrips", "TripFacts"]
 
 _COUNTER, _FIXED = -1, -2
 
@@ -28,37 +29,27 @@ _SMALL_NBYTES = 2**16
 class OpenTrips:
     """A form whose sizes trips change as they go.
 
-    `layout` is where its temporaries lie. Ownership: owns the form. Threads: one at a time.
+    `facts` are those of the loop, `layout` is where the form's temporaries lie. Ownership: owns the form. Threads: one
+    at a time.
     """
 
-    def __init__(self, first: Executable, form: Executable, layout: RangeLayout) -> None:
-        self._first, self.form, self._layout = first, form, layout
+    def __init__(self, facts: TripFacts, form: Executable, layout: RangeLayout) -> None:
+        self._facts, self.form, self._layout = facts, form, layout
 
-    def sizes(self, ports: LoopPorts, inputs: Mapping[str, Any], rows: Sequence[Any]) -> TripSizes | None:
+    def sizes(self, inputs: Mapping[str, Any], rows: Sequence[Any]) -> TripSizes | None:
         """What changes from a trip with these inputs on; None where a symbol would have two values.
 
-        `rows` are the shapes that those of ``ports.rows`` have in all trips.
+        `rows` are the shapes that those of the loop have in all trips.
         """
-        form, variable, sizes_of = self._first.form, self._first.variable, self._first.sizes_of
-        symbols = variable.symbols({name: inputs[name].shape for name in form.inputs})
+        facts = self._facts
+        symbols = facts.symbols(inputs)
         if symbols is None:
             return None
-        moved = [ports.states[number] for number in moved_states(ports, form)]
-        states: list[tuple[Any, Any, Any, Any]] = []
-        kept: list[tuple[int, int]] = []
-        for source, target in moved:
-            shape, read, (next_sizes, nbytes) = (
-                inputs[source].shape, sizes_of(form.inputs[source]), sizes_of(form.outputs[target])
-            )  # fmt: skip
-            states.append((shape, (None,) * len(shape) if read is None else read[0], next_sizes, nbytes))
-        still = form.inputs.keys() - {source for source, _ in moved} - {ports.counter}
-        for name in still:
-            read = sizes_of(form.inputs[name])
-            kept += () if read is None else zip(read[0], inputs[name].shape, strict=True)
-        for (name, _), shape in zip(ports.rows, rows, strict=True):
-            kept += zip(sizes_of(form.outputs[name])[0], shape, strict=True)
-        sources = symbol_sources(self._first, ports, inputs)
-        return variable.trip_sizes(symbols, sources, kept, states, self.form.programs, self._layout.plans)
+        states = [(inputs[name].shape, *sizes) for name, sizes in facts.states]
+        kept = [pair for name, sizes in facts.still for pair in zip(sizes, inputs[name].shape, strict=True)]
+        kept += [pair for sizes, shape in zip(facts.rows, rows, strict=True) for pair in zip(sizes, shape, strict=True)]
+        form, plans = self.form, self._layout.plans
+        return facts.first.variable.trip_sizes(symbols, facts.sources, kept, states, form.programs, plans)
 
     def run(self, places: TripPlaces, sizes: TripSizes, most: int, time_ns: int) -> tuple[int, Trips, list[Any]]:
         """Make so many trips at most: how many there were, why they ended, and what the states are now."""
@@ -69,53 +60,77 @@ class OpenTrips:
         self.form.close()
 
 
-def symbol_sources(first: Executable, ports: LoopPorts, inputs: Mapping[str, Any]) -> list[int]:
-    """Of each symbol what says it in a trip, as `TripSizes` takes it."""
-    numbers: dict[tuple[str, int], int] = {}
-    for number in moved_states(ports, first.form):
-        source, _ = ports.states[number]
-        for axis in range(inputs[source].ndim):
-            numbers[source, axis] = len(numbers)
-    if ports.is_extent and ports.counter is not None:
-        numbers[ports.counter, 1] = _COUNTER
-    return [next((numbers[place] for place in places if place in numbers), _FIXED) for places in first.variable.places]
+class TripFacts:
+    """What is known of a loop's trips on the forms of one compilation, between which nothing but sizes changes.
 
+    Attributes
+    ----------
+    moved : list of int
+        States that a trip does not leave as they are.
+    states : list of (str, (tuple, tuple, int))
+        Of these the input, and its sizes, None for any, those of the output, and its bytes.
+    still : list of (str, tuple)
+        Inputs that stay, and their sizes.
+    rows : list of tuple
+        Sizes of what each trip gives.
+    sources : list of int
+        Of each symbol what says it in a trip, as `TripSizes` takes it.
+    """
 
-def may_open(first: Executable, ports: LoopPorts, inputs: Mapping[str, Any]) -> bool:
-    """Whether trips are calls of kernels alone, between which nothing but sizes and addresses change."""
-    form, sizes_of = first.form, first.sizes_of
-    given = {name for _, name in ports.states} | {name for name, _ in ports.rows}
-    if ports.check is not None:
-        given.add(ports.check)
-    if (
-        first.has_tensors_between
-        or not first.runner.are_programs
-        or given != form.outputs.keys()
-        or not first.runner.can_repeat(given)
-    ):
-        return False
-    if not all(isinstance(name, str) for places in first.variable.places for name, _ in places):
-        return False  # contents that decide
-    if any(sizes_of(i) is None for i in form.outputs.values()):
-        return False
-    for name, i in form.inputs.items():
-        array = inputs[name]
-        if sizes_of(i) is None and first.runner.reads(i):
-            return False
-        if type(array) is not np.ndarray or not (array.flags.c_contiguous and array.flags.aligned):
-            return False
-    return all(inputs[source].ndim == len(sizes_of(form.outputs[target])[0]) for source, target in ports.states)
+    def __init__(self, first: Executable, ports: LoopPorts) -> None:
+        form, sizes_of = first.form, first.sizes_of
+        self.first, self.moved = first, moved_states(ports, form)
+        self.states: list[tuple[str, tuple[Any, Any, Any]]] = []
+        numbers: dict[tuple[str, int], int] = {}
+        for source, target in [ports.states[number] for number in self.moved]:
+            read, (sizes, nbytes) = sizes_of(form.inputs[source]), sizes_of(form.outputs[target])
+            self.states.append((source, ((None,) * len(sizes) if read is None else read[0], sizes, nbytes)))
+            numbers.update({(source, axis): len(numbers) + axis for axis in range(len(sizes))})
+        if ports.is_extent and ports.counter is not None:
+            numbers[ports.counter, 1] = _COUNTER
+        others = form.inputs.keys() - {source for source, _ in self.states} - {ports.counter}
+        found = [(name, sizes_of(form.inputs[name])) for name in others]
+        self.still = [(name, read[0]) for name, read in found if read is not None]
+        self.rows = [sizes_of(form.outputs[name])[0] for name, _ in ports.rows]
+        places = first.variable.places
+        self.sources = [next((numbers[place] for place in some if place in numbers), _FIXED) for some in places]
 
+    @classmethod
+    def of(cls, first: Executable, ports: LoopPorts) -> TripFacts | None:
+        """Those of a form; None where trips are not calls of kernels alone, or more than sizes changes."""
+        form, sizes_of, runner = first.form, first.sizes_of, first.runner
+        given = {name for _, name in ports.states} | {name for name, _ in ports.rows} | {ports.check} - {None}
+        if given != form.outputs.keys() or first.has_tensors_between or not runner.are_programs:
+            return None
+        names = [name for some in first.variable.places for name, _ in some]
+        if not all(isinstance(name, str) for name in names):  # contents that decide
+            return None
+        outputs, inputs = form.outputs.values(), form.inputs.values()
+        if any(sizes_of(i) is None or not runner.reads(i) for i in outputs):
+            return None
+        if any(sizes_of(i) is None and runner.reads(i) for i in inputs):
+            return None
+        return cls(first, ports)
 
-def wider_layout(first: Executable, symbols: Sequence[int], sources: Sequence[int]) -> RangeLayout:
-    """Places for what these sizes take, and larger ones: twice as large ones where that is little, else an eighth."""
+    def symbols(self, inputs: Mapping[str, Any]) -> list[Any] | None:
+        """What the symbols are for these inputs; None where one would have two values, or inputs do not fit."""
+        for name, (sizes, *_) in self.states:
+            if inputs[name].ndim != len(sizes):
+                return None
+        for array in inputs.values():
+            if type(array) is not np.ndarray or not (array.flags.c_contiguous and array.flags.aligned):
+                return None
+        return self.first.variable.symbols({name: inputs[name].shape for name in self.first.form.inputs})
 
-    def layout(grown: Sequence[int]) -> RangeLayout:
-        return first.layout(first.variable.box(list(zip(symbols, grown, strict=True))))
+    def wider_layout(self, symbols: Sequence[int]) -> RangeLayout:
+        """Places for these sizes, and larger ones: twice as large ones where that is little, else an eighth."""
+        first, pairs = self.first, list(zip(symbols, self.sources, strict=True))
 
-    pairs = list(zip(symbols, sources, strict=True))
-    found = layout([n if source == _FIXED else 2 * n + 16 for n, source in pairs])
-    if found.nbytes <= _SMALL_NBYTES:
-        return found
-    found, exact = layout([n if source == _FIXED else n + n // 8 for n, source in pairs]), layout(symbols)
-    return found if found.nbytes <= exact.nbytes + exact.nbytes // 4 else exact
+        def layout(grown: Sequence[int]) -> RangeLayout:
+            return first.layout(first.variable.box(list(zip(symbols, grown, strict=True))))
+
+        found = layout([n if source == _FIXED else 2 * n + 16 for n, source in pairs])
+        if found.nbytes <= _SMALL_NBYTES:
+            return found
+        found, exact = layout([n if source == _FIXED else n + n // 8 for n, source in pairs]), layout(symbols)
+        return found if found.nbytes <= exact.nbytes + exact.nbytes // 4 else exact
