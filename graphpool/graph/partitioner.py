@@ -81,6 +81,8 @@ def _respell(
         spellings = possible_spellings([p for p in backend.patterns if isinstance(p, Spelling)], view.ops)
         if spellings:
             found = respell(view, spellings, shapes, partial(_falls_to, backend, backends))
+            if len(found) == len(view.ops):  # nothing is spelt out
+                continue
             members = {
                 new.op.id: tuple([member for n in new.numbers for member in members[view.ops[n].id]]) for new in found
             }

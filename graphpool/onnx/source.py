@@ -118,16 +118,10 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     proto, folder, name = parsed.proto, parsed.folder, parsed.name
     check_model(proto, limits)
     lists = _named_lists(parsed, limits)
-    constants: dict[str, Any] = {}
     _check_names(proto.graph)
-    for number, (tensor_name, tensor) in enumerate(_tensors_of(proto.graph)):
-        with Boundary("read", f"tensor {tensor_name!r}"):
-            if number in parsed.places:
-                place = _nibbles if tensor.data_type in NIBBLES else _raw
-                constants[tensor_name] = place(tensor, parsed.data, *parsed.places[number])
-            else:
-                constants[tensor_name] = _constant(tensor, folder)
-    bounds = Bounds(limits, memory_limit, _file_nbytes(parsed, constants))
+    tensors, left = _divide(proto.graph)
+    constants = _contents(tensors, parsed)
+    bounds = Bounds(limits, memory_limit, _file_nbytes(parsed, constants, tensors))
     for sparse in proto.graph.sparse_initializer:
         with Boundary("read", f"tensor {sparse.values.name!r}"):
             constants[sparse.values.name] = _dense(sparse, bounds)
@@ -135,8 +129,8 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     outputs = tuple(make_port(info.name, info.type) for info in proto.graph.output)
     metadata = _metadata(proto)
     # what was parsed goes before the checker makes a copy
-    parsed.proto = skeleton = _skeleton(proto, folder, bounds, lists)
-    del proto
+    parsed.proto = skeleton = _skeleton(proto, tensors, left, folder, bounds, lists)
+    del proto, tensors, left
     _check(skeleton, name)
     if skeleton.functions:
         skeleton = _inlined(skeleton)
@@ -158,6 +152,19 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     )
 
 
+def _contents(tensors: Iterable[tuple[str, TensorProto]], parsed: _Parsed) -> dict[str, Any]:
+    """What the tensors hold, by name."""
+    found: dict[str, Any] = {}
+    for number, (name, tensor) in enumerate(tensors):
+        with Boundary("read", f"tensor {name!r}"):
+            if number in parsed.places:
+                place = _nibbles if tensor.data_type in NIBBLES else _raw
+                found[name] = place(tensor, parsed.data, *parsed.places[number])
+            else:
+                found[name] = _constant(tensor, parsed.folder)
+    return found
+
+
 def _unpack_read(constants: dict[str, Any], nodes: Sequence[Node], outputs: Sequence[str]) -> None:
     """Unpack 4-bit elements, but for those that nodes dequantise and nothing else reads."""
     dequantised = {node.input[0] for node in nodes if node.op_type == "DequantizeLinear"}
@@ -168,13 +175,15 @@ def _unpack_read(constants: dict[str, Any], nodes: Sequence[Node], outputs: Sequ
             constants[name] = np.asarray(value)
 
 
-def _tensors_of(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
-    """The initialisers, then what nodes Constant give, by name."""
-    for tensor in graph.initializer:
-        yield tensor.name, tensor
-    for node in graph.node:
+def _divide(graph: GraphProto) -> tuple[list[tuple[str, TensorProto]], list[NodeProto]]:
+    """The initialisers, then what nodes Constant give, by name, and the other nodes."""
+    tensors, nodes = [(tensor.name, tensor) for tensor in graph.initializer[:]], []
+    for node in graph.node[:]:
         if _is_tensor(node):
-            yield node.output[0], node.attribute[0].t
+            tensors.append((node.output[0], node.attribute[0].t))
+        else:
+            nodes.append(node)
+    return tensors, nodes
 
 
 def _is_tensor(node: NodeProto) -> bool:
@@ -184,16 +193,13 @@ def _is_tensor(node: NodeProto) -> bool:
     if (len(node.input), len(node.output), len(node.attribute)) != (0, 1, 1) or not node.output[0]:
         return False
     [item] = node.attribute
-    if item.name != "value" or item.type != AttributeProto.TENSOR or prod(item.t.dims[:]) < _LARGE_TENSOR:
+    if item.name != "value" or item.type != AttributeProto.TENSOR:
         return False
     return {entry.name for entry, _ in item.ListFields()} <= _OF_TENSOR  # the checker refuses others
 
 
 _OF_TENSOR = frozenset({"name", "type", "t", "doc_string"})
 """Fields of an attribute that holds a tensor."""
-
-_LARGE_TENSOR = 2**8
-"""What a Constant has to have to be read as initialisers are. Unit: elements."""
 
 
 def _named_lists(parsed: _Parsed, limits: Limits) -> dict[int, dict[str, LongList]]:
@@ -417,13 +423,13 @@ def _check(skeleton: ModelProto, name: str) -> None:
         raise _malformed(f"model {name!r}", lines[0] if lines else "a name that is no UTF-8") from error
 
 
-def _file_nbytes(parsed: _Parsed, constants: Mapping[str, Any]) -> int:
+def _file_nbytes(parsed: _Parsed, constants: Mapping[str, Any], tensors: Iterable[tuple[str, TensorProto]]) -> int:
     """Size of the constants; of a file at most its own and that of files beside it, however often they are named."""
     own = sum(int(value.nbytes) for value in constants.values())
     if parsed.folder is None:
         return own
-    tensors = [tensor for _, tensor in _tensors_of(parsed.proto.graph) if tensor.external_data]
-    places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    entries = (entry for _, tensor in tensors for entry in tensor.external_data[:])
+    places = {entry.value for entry in entries if entry.key == "location"}
     assert parsed.data is not None  # a file
     return min(own, len(parsed.data) + sum(int((parsed.folder.path / place).stat().st_size) for place in places))
 
@@ -449,9 +455,14 @@ def _dense(sparse: SparseTensorProto, bounds: Bounds) -> Any:
 
 
 def _skeleton(
-    proto: ModelProto, folder: _Folder | None, bounds: Bounds, lists: dict[int, dict[str, LongList]]
+    proto: ModelProto,
+    tensors: Sequence[tuple[str, TensorProto]],
+    nodes: list[NodeProto],
+    folder: _Folder | None,
+    bounds: Bounds,
+    lists: dict[int, dict[str, LongList]],
 ) -> ModelProto:
-    """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined.
+    """The model with its tensors turned into inputs of the nodes: small enough to be copied, checked and inlined.
 
     Long lists that nodes still have are left out and added to `lists`, but beside functions, which change numbers.
     """
@@ -465,7 +476,6 @@ def _skeleton(
             setattr(skeleton, entry.name, value)
     graph = skeleton.graph
     graph.name = proto.graph.name
-    nodes = [node for node in proto.graph.node if not _is_tensor(node)]
     for number, node in enumerate(() if proto.functions else nodes):
         nodes[number], found = without_lists(node)
         if found:
@@ -473,10 +483,8 @@ def _skeleton(
     graph.node.extend(nodes)
     _move_contributed(skeleton)
     graph.sparse_initializer.extend(proto.graph.sparse_initializer)
-    tensors = list(_tensors_of(proto.graph))
-    names = {
-        tensor.name for tensor in proto.graph.initializer
-    }  # the checker refuses a Constant that is called as an input
+    # the checker refuses a Constant that is called as an input
+    names = {tensor.name for tensor in proto.graph.initializer}
     graph.input.extend([info for info in proto.graph.input if info.name not in names])
     # the checker wants types and shapes; nobody asks for those of constants, and those of outputs are inferred
     for info in graph.input:

@@ -54,12 +54,22 @@ class Temporaries:
         Buffers live from their first use to their last. On several streams two of them share bytes only if every use of
         one happens before every use of the other.
         """
-        found = list(map(hint_of, self.sizes)) if sizes is None else sizes
-        if not found:
+        return self._plan_now if sizes is None or sizes == self._now else self._planned(sizes)
+
+    @cached_property
+    def _now(self) -> tuple[int, ...]:
+        return tuple(map(hint_of, self.sizes))
+
+    @cached_property
+    def _plan_now(self) -> tuple[Sequence[int], int]:
+        return self._planned(self._now)
+
+    def _planned(self, sizes: Sequence[int]) -> tuple[Sequence[int], int]:
+        if not sizes:
             return (), 0
         if self.schedule is None:
-            return self._plan_in_order(found)
-        return _plan_apart(found, self.users, self.schedule)
+            return self._plan_in_order(sizes)
+        return _plan_apart(sizes, self.users, self.schedule)
 
     def _plan_in_order(self, sizes: Sequence[int]) -> tuple[Sequence[int], int]:
         """Offsets when steps run one after another."""

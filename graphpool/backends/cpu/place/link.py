@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import hint_of
+from graphpool.fork import cached_property
 
 from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_scratch, count_threads
 from ....runtime._variable import VariableProgram
@@ -53,11 +54,15 @@ class LinkedProgram:
     def uses(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Of each buffer the temporary that it is, as large as itself, and the steps, ascending."""
         numbers = self.temporaries.numbers
-        return tuple([(numbers[b], tuple(sorted(set(users)))) for b, users in uses_of(self.steps).items()])
+        return tuple([(numbers[b], tuple(sorted(set(users)))) for b, users in self._uses.items()])
 
     def tensors(self, held: Mapping[Buffer, int]) -> tuple[int | None, ...]:
         """Of each buffer the id of the tensor that it holds."""
-        return tuple([held.get(buffer) for buffer in uses_of(self.steps)])
+        return tuple(map(held.get, self._uses))
+
+    @cached_property
+    def _uses(self) -> dict[Buffer, list[int]]:
+        return uses_of(self.steps)
 
     def variable(self) -> VariableProgram:
         """What makes the programs for other sizes."""
