@@ -1,6 +1,7 @@
 """Workers that are started anew share the weights of one model: they map what was packed once."""
 
 import multiprocessing
+import os
 import pickle
 
 import numpy as np
@@ -24,6 +25,8 @@ def answer(batch: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
+    # Workers inherit this: NumPy's BLAS would start threads in each, which spin beside the imports.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with gp.onnx.load(model_path("digits_cnn"), threads=1, shapes={"batch": (1, 8)}) as first:
         handle = gp.share(first)
     print(f"{len(pickle.dumps(handle))} bytes stand for {model_path('digits_cnn').stat().st_size}")
