@@ -107,7 +107,7 @@ class ServiceTimes:
         Returns
         -------
         times : ServiceTimes
-            Whose spells begin with the first run, and last a quarter of a second each.
+            Whose spells begin with the first run, and last a quarter of a second each, or until the next run.
 
         Raises
         ------
@@ -134,8 +134,8 @@ class ServiceTimes:
         alike = taken / np.exp(slowness[places])
         alike = taken / np.exp(slowness[places])
         times = {int(size): alike[kinds == kind].tolist() for kind, size in enumerate(sizes)}
-        between = np.interp(np.arange(known[-1] + 1), known, slowness)
-        return cls(times, alone_share, [(_SECONDS_OF_SPELL, factor) for factor in np.exp(between).tolist()])
+        lasting_s = np.diff([0.0, *known[1:], known[-1] + 1]) * _SECONDS_OF_SPELL
+        return cls(times, alone_share, [*zip(lasting_s.tolist(), np.exp(slowness).tolist(), strict=True)])
 
     def mean_s(self, rows: int) -> float:
         """Mean time of a run, slow spells included.

@@ -220,6 +220,14 @@ def test_runs_that_were_noted_tell_spells_from_rows():
     np.testing.assert_allclose(found[inside], expected[inside], rtol=0.1)
 
 
+def test_spells_last_until_the_next_run():
+    """However long that is: a clock that was set takes no memory."""
+    times = ServiceTimes.of_runs([0.0, 0.1, 1e12], [1, 1, 1], [0.01, 0.01, 0.04])
+    assert len(times.spells) == 2
+    assert sum(lasting_s for lasting_s, _ in times.spells) == pytest.approx(1e12 + 0.25)
+    assert times.spells[1][1] / times.spells[0][1] == pytest.approx(4)
+
+
 @pytest.mark.parametrize(
     "runs",
     [
