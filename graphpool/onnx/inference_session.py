@@ -334,14 +334,8 @@ class InferenceSession:
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, OutOfMemoryError, StateError
             As `Model.run`; or no such output.
         """
-        if isinstance(output_names, str):
-            raise InvalidArgumentError(
-                explain("output_names", accepted="a list of names, or None", got=brief(output_names))
-            )
-        names = [self._output(name) for name in output_names] if output_names else self._names
-        check_is_mapping("input_feed", input_feed, "names of inputs as keys, and arrays for them")
-        _check_may_run(run_options)
-        results = self.model.run({name: self._as_value(name, value) for name, value in input_feed.items()})
+        names, values = self._prepare(output_names, input_feed, run_options)
+        results = self.model.run(values)
         return [results[name] for name in names]
 
     def run_async(
@@ -364,13 +358,20 @@ class InferenceSession:
             outputs are an empty list then.
         user_data : object
         run_options : RunOptions, optional
+
+        Raises
+        ------
+        InvalidArgumentError, StateError
+            No such output, or no mapping; the options say terminate. What else is wrong is told to the callback.
         """
+        names, values = self._prepare(output_names, input_feed, run_options)
 
         def work() -> None:
             try:
-                results, error = self.run(output_names, input_feed, run_options), ""
-            except Exception as raised:
-                results, error = [], f"{type(raised).__name__}: {raised}"
+                found, error = self.model.run(values), ""
+                results = [found[name] for name in names]
+            except Exception as failure:
+                results, error = [], f"{type(failure).__name__}: {failure}"
             callback(results, user_data, error)
 
         threading.Thread(target=work, name="graphpool run_async", daemon=True).start()
@@ -516,6 +517,19 @@ class InferenceSession:
 
     def enable_fallback(self) -> None:
         """Nothing to do: there is one provider."""
+
+    def _prepare(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None
+    ) -> tuple[list[str], dict[str, Any]]:
+        """The outputs that are asked for, and the inputs as arrays."""
+        if isinstance(output_names, str):
+            raise InvalidArgumentError(
+                explain("output_names", accepted="a list of names, or None", got=brief(output_names))
+            )
+        names = [self._output(name) for name in output_names] if output_names else self._names
+        check_is_mapping("input_feed", input_feed, "names of inputs as keys, and arrays for them")
+        _check_may_run(run_options)
+        return names, {name: self._as_value(name, value) for name, value in input_feed.items()}
 
     def _as_value(self, name: str, value: Any) -> Any:
         if isinstance(value, OrtValue):

@@ -6,6 +6,9 @@ from graphpool.memory._arrays import ArrayAllocator
 
 from .model_step import ModelStep
 
+class Spent:
+    """What the run that this thread is at has taken, and until when it may go on."""
+
 class HostBudget:
     """Steps and wall time of host functions, for each thread that runs a model anew with each run."""
 

@@ -266,6 +266,8 @@ def test_runs_end_in_a_callback(session: Any) -> None:
     assert (given, error, nothing) == ("mine", "", [])
     assert np.array_equal(y, session.run(["y"], feed())[0])
     assert "input 'x' is missing" in failure
+    with pytest.raises(gp.InvalidArgumentError, match="unknown output 'other'"):
+        session.run_async(["other"], feed(), callback, None)
 
 
 CALLS = {
