@@ -10,8 +10,8 @@ GP_RECORD(tree_params, {
     int64_t aggregate, dst_is_f64;
 });
 
-/* Walks side by side. */
-#define GP_TREE_LANES 16
+/* Walks side by side: all go on until the longest one has ended, and more than these hide no more loads. */
+#define GP_TREE_LANES 8
 
 static int64_t gp_groups(int64_t count)
 {

@@ -25,7 +25,7 @@ AGGREGATES = enumeration("tree_aggregate", "GP_TREE_")
 
 _LANES = number("GP_TREE_LANES")
 
-_BLOCK = 4 * _LANES
+_BLOCK = 8 * _LANES
 """Rows of a task: each tree stays in L1 for all of them, and a thousand rows keep sixteen threads busy."""
 
 _SUMS = 1 << 15
