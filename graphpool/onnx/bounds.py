@@ -17,10 +17,10 @@ from .proto import TensorProto, TypeProto, as_own
 from .result_sizes import known_nbytes
 from .result_types import told_types
 from .shape_values import ShapeArray
-from .types import array_type, element_type, pinned_type, tensor_type
+from .types import array_type, element_type, numbered_type, tensor_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphpool.errors import LimitError
 
@@ -159,12 +159,16 @@ def _type_nbytes(type_: Any, text_nbytes: int) -> int | None:
 
 
 def infer_types(
-    source: OnnxModel, node: Node, values: Mapping[str, Value], sizes: dict[str, Any], is_pinned: bool = False
+    source: OnnxModel,
+    node: Node,
+    values: Mapping[str, Value],
+    sizes: dict[str, Any],
+    number_of: Callable[[Any], int] | None = None,
 ) -> Mapping[str, TypeProto]:
     """Types and shapes of a node's outputs as ONNX infers them; empty where it has no means to.
 
-    Sizes that may vary have names, by which `sizes` has them, or are, if `is_pinned`, what they are now, for the whole
-    compilation. Raises `InferenceError` where the inputs do not fit.
+    Sizes that may vary have names, by which `sizes` has them, or are the numbers that `number_of` takes them for.
+    Raises `InferenceError` where the inputs do not fit.
     """
     types = {name: type_ for name, value in values.items() if (type_ := _type_of(value, sizes)) is not None}
     if not all(name in types for name in node.input if name):
@@ -172,8 +176,8 @@ def infer_types(
     told = told_types(node, values, types, sizes)
     if told is not None:
         return told
-    if is_pinned:
-        types = {name: pinned_type(type_, sizes) for name, type_ in types.items()}
+    if number_of is not None:
+        types = {name: numbered_type(type_, sizes, number_of) for name, type_ in types.items()}
     import onnx
     from onnx import defs, helper, numpy_helper, shape_inference  # here, since few models need them
 

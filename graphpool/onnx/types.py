@@ -14,7 +14,7 @@ from graphpool.typing import DataType
 from .proto import TensorProto, TypeProto, as_own
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 _PAIRS: dict[int, DataType] = {
@@ -118,14 +118,14 @@ def tensor_type(elem: int, shape: Sequence[Any], sizes: dict[str, Any]) -> TypeP
     return array_type(elem, names)
 
 
-def pinned_type(type_: TypeProto, sizes: Mapping[str, Any]) -> TypeProto:
-    """The type with what the sizes among its dimensions are now, for the whole compilation."""
-    pinned = TypeProto()
-    pinned.CopyFrom(type_)
-    for dim in pinned.tensor_type.shape.dim if pinned.HasField("tensor_type") else ():
+def numbered_type(type_: TypeProto, sizes: Mapping[str, Any], number_of: Callable[[Any], int]) -> TypeProto:
+    """The type with numbers for the sizes among its dimensions: `int` holds for the whole compilation."""
+    numbered = TypeProto()
+    numbered.CopyFrom(type_)
+    for dim in numbered.tensor_type.shape.dim if numbered.HasField("tensor_type") else ():
         if dim.dim_param in sizes:
-            dim.dim_value = int(sizes[dim.dim_param])
-    return pinned
+            dim.dim_value = number_of(sizes[dim.dim_param])
+    return numbered
 
 
 def static_shape(type_: TypeProto, sizes: Mapping[str, Any]) -> tuple[Any, ...] | None:

@@ -7,7 +7,7 @@ from itertools import count
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from graphpool._sizes import is_variable
+from graphpool._sizes import hint_of, is_variable
 from graphpool.errors import (
     GraphpoolError,
     InvalidGraphError,
@@ -458,13 +458,16 @@ class Walk:
         values = {name: value for name, value in named.items() if value is not None}
         try:
             is_pinned = not _agree(values.values())
-            found = infer_types(self._source, node, values, self._sizes, is_pinned)
+            found = infer_types(self._source, node, values, self._sizes, int if is_pinned else None)
             tensors = [type_ for type_ in found.values() if type_.HasField("tensor_type")]
             are_sized = all(
                 value.is_known or value.is_plain or self._is_static(value.type) for value in values.values()
             )
             if not is_pinned and are_sized and not all(map(self._is_static, tensors)):
-                found = infer_types(self._source, node, values, self._sizes, is_pinned=True)
+                numbered = infer_types(self._source, node, values, self._sizes, hint_of)
+                tensors = [type_ for type_ in numbered.values() if type_.HasField("tensor_type")]
+                if all(map(self._is_static, tensors)):  # else plain numbers do not help
+                    found = infer_types(self._source, node, values, self._sizes, int)
             return [self._host_output(found.get(name)) if name else Value() for name in node.output]
         except (InferenceError, InvalidShapeError) as error:
             raise InvalidShapeError(

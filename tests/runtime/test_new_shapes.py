@@ -118,13 +118,38 @@ def node_of(kind, **attrs):
     )
 
 
+def blocks():
+    """Overlapping blocks, of which an image of another input's size is the sum."""
+    nodes = [Node("Shape", ["image"], ["size"], start=1), Node("Col2Im", ["x", "size", "block"], ["y"])]
+    inputs = {"x": ("f", 2, 12, "n * m"), "image": ("f", 1, "n + 1", "m + 1")}
+    return DynamicModel(nodes, inputs, {"y": 4}, {"block": np.array([2, 2])}, {"n": (1, 9), "m": (1, 40)})
+
+
 @pytest.mark.parametrize(
     ("case", "most"),
-    [(one_hot(-1), 1), (one_hot(0), 1), (node_of("Hardmax"), 1), *((node_of("EyeLike", k=k), 2) for k in (0, 2, -3))],
-    ids=["OneHot", "OneHot first", "Hardmax", "EyeLike", "EyeLike above", "EyeLike below"],
+    [
+        (one_hot(-1), 1),
+        (blocks(), 2),
+        (node_of("Unique", axis=0), 1),
+        (node_of("Unique", axis=1), 1),
+        (one_hot(0), 1),
+        (node_of("Hardmax"), 1),
+        *((node_of("EyeLike", k=k), 2) for k in (0, 2, -3)),
+    ],
+    ids=[
+        "OneHot",
+        "Col2Im",
+        "Unique rows",
+        "Unique columns",
+        "OneHot first",
+        "Hardmax",
+        "EyeLike",
+        "EyeLike above",
+        "EyeLike below",
+    ],
 )
 def test_few_compilations_serve_all_sizes(engine, case, most):
-    """One, and one more where a matrix may be square."""
+    """One, and one more where a matrix may be square, and for a task of its own where an image is small."""
     rng = np.random.default_rng(4)
     with case.load(engine) as model:
         for sizes in [{"n": 3, "m": 5}, *({"n": n, "m": m} for n in (2, 7) for m in (2, 3, 4, 17))]:

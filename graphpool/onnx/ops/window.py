@@ -98,7 +98,8 @@ def _pads_for(
 
 def _col2im(n: NodeView) -> Value:
     """Sums of overlapping blocks: a transposed convolution whose kernels put each element in its place."""
-    image, block = n.known(1).tolist(), n.known(2).tolist()
+    image, block = n.ints("image_shape", 1), n.known(2).tolist()
+    assert image is not None  # ONNX has it as an input alone
     spatial, size = len(image), prod(block)
     options, dilations = window(n, spatial), dilations_of(n, spatial)
     extents = [dilation * (kernel - 1) + 1 for dilation, kernel in zip(dilations, block, strict=True)]
