@@ -100,13 +100,15 @@ class TripFacts:
         """Those of a form; None where trips are not calls of kernels alone, or more than sizes changes."""
         form, sizes_of, runner = first.form, first.sizes_of, first.runner
         given = {name for _, name in ports.states} | {name for name, _ in ports.rows} | {ports.check} - {None}
-        if given != form.outputs.keys() or first.has_tensors_between or not runner.are_programs:
+        if given != form.outputs.keys() or first.has_tensors_between:
+            return None
+        if not (runner.are_programs and runner.can_repeat(form.outputs)):
             return None
         names = [name for some in first.variable.places for name, _ in some]
         if not all(isinstance(name, str) for name in names):  # contents that decide
             return None
         outputs, inputs = form.outputs.values(), form.inputs.values()
-        if any(sizes_of(i) is None or not runner.reads(i) for i in outputs):
+        if any(sizes_of(i) is None for i in outputs):
             return None
         if any(sizes_of(i) is None and runner.reads(i) for i in inputs):
             return None
