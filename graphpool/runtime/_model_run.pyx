@@ -92,7 +92,8 @@ cdef bint _are_texts(PyObject **items, Py_ssize_t count) except -1:
 def check_outputs(outputs, dict inputs not None, frozenset names not None):
     """Raise `InvalidArgumentError` unless the names are those of outputs, and no two arrays may share memory."""
     cdef list taken = []
-    check_is_mapping("outputs", outputs, "names of outputs as keys, and arrays for them")
+    if type(outputs) is not dict:
+        check_is_mapping("outputs", outputs, "names of outputs as keys, and arrays for them")
     for name, array in inputs.items():
         if isinstance(array, ndarray):
             taken.append(("input", name, array))

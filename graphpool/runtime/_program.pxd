@@ -31,24 +31,41 @@ cdef struct Step:
     int resources           # bits
 
 
-# One run; lives on the stack of thread 0, the caller. The words that all threads change have lines of their own.
+cdef enum:
+    GROUP_THREADS = 8   # threads of a group, which share two words: as many as have an L3 in common
+    MAX_GROUPS = 16     # larger groups are made where there would be more
+
+
+# Threads that take tasks of one range. Its words have lines of their own.
+cdef struct Group:
+    int64_t place           # step << TASK_BITS | first task of the range that nobody has taken
+    int64_t padding0[15]
+    int64_t done            # finished tasks of the range
+    int64_t padding1[15]
+
+
+# One run; lives on the stack of thread 0, the caller. Words that several threads change have lines of their own.
 cdef struct Run:
     const Step *steps
     int64_t nsteps
     char **bases
     gp_team *team
-    int64_t nthreads
+    int64_t ngroups
+    int64_t group_size      # threads of a group; the last one may have fewer
+    int64_t first           # step and task that the region began with
+    int64_t begin
     Recording *recording    # NULL when nobody records
     int64_t program         # the next three are for recordings
     int64_t number
     int64_t thread
     int64_t look_ns         # when to look for signals next
     int64_t stopped         # whether a signal raised: the exception is set in the caller's thread
-    int64_t padding0[5]
-    int64_t place           # step << TASK_BITS | first task that nobody has taken
+    int64_t padding0[2]
+    int64_t step            # that is open to all; written once a step
     int64_t padding1[15]
-    int64_t done            # finished tasks of that step
+    int64_t nfinished       # groups whose ranges of that step are finished
     int64_t padding2[15]
+    Group groups[MAX_GROUPS]
 
 
 cdef class Program:

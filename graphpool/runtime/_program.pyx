@@ -1,10 +1,13 @@
 """The step loop: kernels called one after another on raw pointers, without the interpreter.
 
-With a team of threads, a step's tasks are shared out on demand. The place where a run has arrived is one word, (step,
-first task that nobody has taken): a thread takes tasks by moving it on, and the thread that finishes the last task of a
-step runs the steps of one task that follow, then opens the next step to all. So a run of small steps costs no hand-over
-at all, a thread that comes late is waited for by nobody, and each kernel gets the same tasks as on one thread: the
-results are equal to the last bit.
+With a team of threads, a step's tasks are shared out on demand. Threads form groups, and each group has a range of the
+tasks. How far it has come is one word of the group, (step, first task that nobody has taken): a thread takes tasks by
+moving it on, and those of other groups when its own has none left. A group counts what is finished of its range, and
+whoever finishes the last of it adds one to a count of groups: so no word is changed by more threads than a group has,
+but for that count, once a group and step. The thread that finishes the last task of a step runs the steps of one task
+that follow, then opens the next step to all. So a run of small steps costs no hand-over at all, a thread that comes
+late is waited for by nobody, and each kernel gets the same tasks as on one thread: the results are equal to the last
+bit.
 
 Signals are handled while a run goes on: the thread that called it, if it is the main one, looks for them between steps
 and between pieces of large ones, once LOOK_NS have passed, and again each LOOK_NS. Shorter runs read a clock a step, no
@@ -139,19 +142,25 @@ cdef void run_alone(Run *run, int64_t k, int64_t begin) noexcept nogil:
 
 
 cdef bint run_step(Run *run, const Step *step, int64_t begin) noexcept nogil:
-    """Run the tasks of a step from `begin` on; whether the run goes on. Pieces that take long become smaller."""
-    cdef int64_t piece = piece_of(step.ntasks), start = 0, end
+    """Run the tasks of a step from `begin` on; whether the run goes on.
+
+    Pieces double while they take less than a tick of the clock, since each one is a call of the kernel, and become
+    smaller where they take long.
+    """
+    cdef int64_t piece = piece_of(step.ntasks), start = gp_coarse_ns(), end, took
     while True:
         end = min(begin + piece, step.ntasks)
-        if end < step.ntasks:
-            start = gp_coarse_ns()
         call_step(run, step, begin, end, 0)
         if is_interrupted(run):
             return False
         if end == step.ntasks:
             return True
-        if gp_coarse_ns() - start > LOOK_NS:
+        took = gp_coarse_ns() - start
+        if took == 0:
+            piece *= 2
+        elif took > LOOK_NS:
             piece = max(piece // 2, 1)
+        start += took
         begin = end
 
 
@@ -187,33 +196,60 @@ cdef int64_t run_trial(Run *run, int64_t k) noexcept nogil:
     return k << TASK_BITS
 
 
+cdef int64_t first_of(const Run *run, int64_t k, int64_t group) noexcept nogil:
+    """Where the tasks of a group begin in step `k`, which every thread can tell; each of the first groups has one."""
+    cdef int64_t begin = run.begin if k == run.first else 0
+    cdef int64_t left = run.steps[k].ntasks - begin
+    cdef int64_t groups = min(run.ngroups, left)
+    return begin + left * min(group, groups) // groups
+
+
+cdef void open_step(Run *run, int64_t k) noexcept nogil:
+    """Let all threads take tasks of step `k`, whose predecessors are finished; nsteps ends the run."""
+    cdef int64_t group
+    run.nfinished = 0
+    for group in range(run.ngroups if k < run.nsteps else 0):
+        run.groups[group].done = 0
+        gp_team_store(&run.groups[group].place, k << TASK_BITS | first_of(run, k, group))
+    gp_team_store(&run.step, k)
+    gp_team_announce(run.team)
+
+
+cdef bint take_tasks(Run *run, int64_t k, int64_t number, int64_t thread) noexcept nogil:
+    """Run tasks of step `k` that lie in the range of a group; whether there were any."""
+    cdef Group *group = &run.groups[number]
+    cdef const Step *step = &run.steps[k]
+    cdef int64_t place = gp_team_load(&group.place), begin = place & (ONE_STEP - 1)
+    cdef int64_t first = first_of(run, k, number), end = first_of(run, k, number + 1), n
+    if place >> TASK_BITS != k or begin >= end:
+        return False
+    n = max(min((end - begin) // (SHARES * run.group_size), piece_of(step.ntasks)), 1)
+    if not gp_team_cas(&group.place, place, place + n):
+        return True     # somebody else took some; look again
+    call_step(run, step, begin, begin + n, thread)
+    if gp_team_add(&group.done, n) == end - first:
+        first = run.begin if k == run.first else 0
+        if gp_team_add(&run.nfinished, 1) == min(run.ngroups, step.ntasks - first):
+            open_step(run, run_single_tasks(run, k + 1, thread))
+    return True
+
+
 cdef void run_thread(void *context, int64_t thread) noexcept nogil:
     """What each thread of a region does: take tasks of the open step, wait for more, until all steps are done."""
     cdef Run *run = <Run *>context
-    cdef const Step *step
-    cdef int64_t place, k, begin, n
+    cdef int64_t own = thread // run.group_size, k, i
     while True:
         if thread == 0 and is_interrupted(run):
-            gp_team_store(&run.place, run.nsteps << TASK_BITS)
+            gp_team_store(&run.step, run.nsteps)
             gp_team_announce(run.team)
-        place = gp_team_load(&run.place)
-        k = place >> TASK_BITS
+        k = gp_team_load(&run.step)
         if k == run.nsteps or gp_team_load(&run.stopped):
             return
-        step = &run.steps[k]
-        begin = place & (ONE_STEP - 1)
-        n = step.ntasks - begin
-        if n == 0:
-            gp_team_await(run.team, &run.place, place)
-            continue
-        n = max(min(n // (SHARES * run.nthreads), piece_of(step.ntasks)), 1)
-        if not gp_team_cas(&run.place, place, place + n):
-            continue
-        call_step(run, step, begin, begin + n, thread)
-        if gp_team_add(&run.done, n) == step.ntasks:
-            run.done = 0
-            gp_team_store(&run.place, run_single_tasks(run, k + 1, thread) << TASK_BITS)
-            gp_team_announce(run.team)
+        for i in range(run.ngroups):
+            if take_tasks(run, k, (own + i) % run.ngroups, thread):
+                break
+        else:
+            gp_team_await(run.team, &run.step, k)
 
 
 def count_threads(calls, threads, streams=0):
@@ -478,30 +514,33 @@ cdef class Program:
         """Run on the team, if it is free and the work is worth it."""
         cdef int64_t trials = gp_team_load(&self.trials)
         cdef int64_t k = 0 if trials == 0 and self.streams is not None else run_single_tasks(run, 0, 0)
-        run.place = k << TASK_BITS
+        cdef int64_t place = k << TASK_BITS, nthreads
         if run.stopped:
             return
         if trials > 0:
-            run.place = run_trial(run, k)
+            place = run_trial(run, k)
             if run.stopped:
                 return
-            if run.place >> TASK_BITS == run.nsteps:
+            if place >> TASK_BITS == run.nsteps:
                 gp_team_cas(&self.trials, trials, NEVER)
                 return
             gp_team_cas(&self.trials, trials, trials - 1)
-        run.nthreads = team.enter(self.nthreads)
-        if run.nthreads == 0:
-            run_alone(run, run.place >> TASK_BITS, run.place & (ONE_STEP - 1))
+        run.first, run.begin = place >> TASK_BITS, place & (ONE_STEP - 1)
+        nthreads = team.enter(self.nthreads)
+        if nthreads == 0:
+            run_alone(run, run.first, run.begin)
             return
         if self.streams is not None:
             self.streams.run(
-                team, run.nthreads, call_numbered, is_due_numbered, look, run, run.place >> TASK_BITS,
-                run.place & (ONE_STEP - 1),
+                team, nthreads, call_numbered, is_due_numbered, look, run, run.first, run.begin
             )
         else:
-            run.done = run.place & (ONE_STEP - 1)
+            run.group_size = max(GROUP_THREADS, (nthreads + MAX_GROUPS - 1) // MAX_GROUPS)
+            run.ngroups = (nthreads + run.group_size - 1) // run.group_size
+            run.group_size = min(run.group_size, nthreads)
             run.team = team.team
-            team.run(run.nthreads, run_thread, run)
+            open_step(run, run.first)
+            team.run(nthreads, run_thread, run)
         team.leave()
 
     def describe(self):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
+from graphpool._kernels.core._team import Team
 from graphpool._kernels.eltwise.eltwise import TASK_SIZE, EltwiseBuilder
 from graphpool._kernels.norm.norm import layer_norm
 from graphpool._kernels.norm.softmax import softmax
@@ -14,6 +15,14 @@ def relu(size):
     """dst, src: f32 vectors of `size` elements, in tasks of TASK_SIZE."""
     builder = EltwiseBuilder((size,))
     builder.store(0, "f32", (1,), builder.unary("relu", builder.load(1, "f32", (1,))))
+    return builder.build()
+
+
+def add_first(size):
+    """dst, src: adds to `size` elements of dst the first one of src, in tasks of TASK_SIZE."""
+    builder = EltwiseBuilder((size,))
+    total = builder.binary("add", builder.load(0, "f32", (1,)), builder.load(1, "f32", (0,)))
+    builder.store(0, "f32", (1,), total)
     return builder.build()
 
 
@@ -62,3 +71,24 @@ def test_the_kernels_of_a_program_are_named():
     program = Program([(softmax((2, 8), 1), [(2, 0), (3, 0)])], 0, 2)
     assert "softmax" in repr(program)
     assert [call.kernel.name for call in program.calls] == ["f32_softmax"]
+
+
+@pytest.mark.parametrize("threads", [2, 8, 9, 40, 130])
+def test_more_threads_than_processors_run_each_task_once_and_steps_in_order(threads):
+    """Each step adds the first element of the array that the one before changed: numbers tell what ran, and when."""
+    tasks = [300, 1, 7, 64, 2, 0, 1, 150, 17, 3]
+    arrays = [np.ones(300 * TASK_SIZE, np.float32) for _ in range(2)]
+    steps = [(add_first(n * TASK_SIZE), [(2 + k % 2, 0), (3 - k % 2, 0)]) for k, n in enumerate(tasks)]
+    program = Program(steps, 0, 2, threads=threads)
+    assert program.nthreads == threads
+    team = Team(threads)
+    for repeat in range(6):
+        program.trials = 0 if repeat % 2 else 1  # from the start, and from a task within a step
+        for array in arrays:
+            array[:] = 1
+        program.time_runs([0, 0, *[array.ctypes.data for array in arrays]], team, 1)
+        expected = [np.ones(300), np.ones(300)]  # of each task
+        for k, n in enumerate(tasks):
+            expected[k % 2][:n] += expected[1 - k % 2][0]
+        for array, values in zip(arrays, expected, strict=True):
+            np.testing.assert_array_equal(array.reshape(300, -1), np.repeat(values[:, None], TASK_SIZE, 1))

@@ -5,27 +5,42 @@ import pytest
 from tests.helpers.interleave import BLOCKED, DONE, explore
 
 
-def thread(ntasks, piece=1, *, opens_early=False):
+def ranges(ntasks, ngroups):
+    """First tasks of the groups, and the end."""
+    groups = min(ngroups, ntasks)
+    return [ntasks * min(group, groups) // groups for group in range(ngroups + 1)]
+
+
+def replaced(values, at, value):
+    return (*values[:at], value, *values[at + 1 :])
+
+
+def thread(ntasks, ngroups=1, own=0, piece=1, *, opens_early=False, counts_all=False):
     """A thread of a run whose steps have these numbers of tasks."""
 
     def start(s, me):
-        me["place"] = s["place"]
-        step, begin = me["place"]
-        if step == len(ntasks):
-            return DONE
-        if begin == ntasks[step]:
+        me["step"], me["visited"] = s["step"], 0
+        return DONE if s["step"] == len(ntasks) else "look"
+
+    def look(s, me):
+        if me["visited"] == ngroups:
             return "wait"
-        return "take"
+        me["group"] = (own + me["visited"]) % ngroups
+        step, begin = me["place"] = s["places"][me["group"]]
+        if step == me["step"] and begin < ranges(ntasks[step], ngroups)[me["group"] + 1]:
+            return "take"
+        me["visited"] += 1
+        return "look"
 
     def wait(s, me):
-        return BLOCKED if s["place"] == me["place"] else "start"
+        return BLOCKED if s["step"] == me["step"] else "start"
 
     def take(s, me):
-        if s["place"] != me["place"]:
+        if s["places"][me["group"]] != me["place"]:
             return "start"
         step, begin = me["place"]
-        me["n"] = min(piece, ntasks[step] - begin)
-        s["place"] = (step, begin + me["n"])
+        me["n"] = min(piece, ranges(ntasks[step], ngroups)[me["group"] + 1] - begin)
+        s["places"] = replaced(s["places"], me["group"], (step, begin + me["n"]))
         return "call"
 
     def call(s, me):
@@ -38,44 +53,76 @@ def thread(ntasks, piece=1, *, opens_early=False):
         return "count"
 
     def count(s, me):
-        s["done"] += me["n"]
-        if s["done"] < ntasks[me["place"][0]]:
+        group, firsts = me["group"], ranges(ntasks[me["step"]], ngroups)
+        s["done"] = replaced(s["done"], group, s["done"][group] + me["n"])
+        return "finish" if s["done"][group] == firsts[group + 1] - firsts[group] else "start"
+
+    def finish(s, me):
+        s["nfinished"] += 1
+        if s["nfinished"] != (ngroups if counts_all else min(ngroups, ntasks[me["step"]])):
             return "start"
+        me["next"] = me["step"] + 1
         return "open" if opens_early else "reset"
 
     def reset(s, me):
-        s["done"] = 0
-        return "start" if opens_early else "open"
+        s["nfinished"], me["opened"] = 0, 0
+        return "start" if opens_early else "place" if me["next"] < len(ntasks) else "open"
+
+    def place(s, me):
+        group, me["opened"] = me["opened"], me["opened"] + 1
+        s["done"] = replaced(s["done"], group, 0)
+        s["places"] = replaced(s["places"], group, (me["next"], ranges(ntasks[me["next"]], ngroups)[group]))
+        return "place" if me["opened"] < ngroups else "open"
 
     def open_next(s, me):
-        s["place"] = (me["place"][0] + 1, 0)
+        s["step"] = me["next"]
+        if opens_early and s["step"] < len(ntasks):
+            s["done"] = (0,) * ngroups
+            s["places"] = tuple((s["step"], first) for first in ranges(ntasks[s["step"]], ngroups)[:-1])
         return "reset" if opens_early else "start"
 
-    return {"start": start, "wait": wait, "take": take, "call": call, "count": count, "reset": reset,
-            "open": open_next}  # fmt: skip
+    return {"start": start, "look": look, "wait": wait, "take": take, "call": call, "count": count, "finish": finish,
+            "reset": reset, "place": place, "open": open_next}  # fmt: skip
+
+
+def begin(ntasks, ngroups=1):
+    return {
+        "step": 0, "nfinished": 0, "ran": frozenset(), "done": (0,) * ngroups,
+        "places": tuple((0, first) for first in ranges(ntasks[0], ngroups)[:-1]),
+    }  # fmt: skip
 
 
 def all_done(ntasks):
     tasks = frozenset((k, task) for k, n in enumerate(ntasks) for task in range(n))
 
     def invariant(s):
-        return "the run ended with work left" if s["place"][0] == len(ntasks) and s["ran"] != tasks else None
+        return "the run ended with work left" if s["step"] == len(ntasks) and s["ran"] != tasks else None
 
     return invariant
-
-
-BEGIN = {"place": (0, 0), "done": 0, "ran": frozenset()}
 
 
 @pytest.mark.parametrize(("ntasks", "piece"), [((2,), 1), ((2, 2), 1), ((3, 2), 2), ((2, 1, 2), 1)])
 @pytest.mark.parametrize("nthreads", [1, 2])
 def test_every_task_runs_once_and_steps_in_order(ntasks, piece, nthreads):
-    assert explore(BEGIN, [thread(ntasks, piece)] * nthreads, all_done(ntasks)) == set()
+    assert explore(begin(ntasks), [thread(ntasks, piece=piece)] * nthreads, all_done(ntasks)) == set()
+
+
+@pytest.mark.parametrize("ntasks", [(2,), (3, 2), (2, 1, 3), (1, 2)])
+@pytest.mark.parametrize("owners", [(0,), (1,), (0, 1), (0, 0)])
+def test_groups_take_the_tasks_of_others(ntasks, owners):
+    threads = [thread(ntasks, 2, own) for own in owners]
+    assert explore(begin(ntasks, 2), threads, all_done(ntasks)) == set()
 
 
 def test_three_threads_share_two_steps():
-    assert explore(BEGIN, [thread((2, 2))] * 3, all_done((2, 2))) == set()
+    assert explore(begin((2, 1)), [thread((2, 1))] * 3, all_done((2, 1))) == set()
 
 
 def test_opening_a_step_before_the_count_is_reset_goes_wrong():
-    assert explore(BEGIN, [thread((2, 2), opens_early=True)] * 2, all_done((2, 2)))
+    threads = [thread((2, 2), opens_early=True)] * 2
+    assert explore(begin((2, 2)), threads, all_done((2, 2))) != set()
+
+
+def test_waiting_for_groups_without_tasks_goes_wrong():
+    threads = [thread((1,), 2, counts_all=True)] * 2
+    assert explore(begin((1,), 2), threads, all_done((1,))) == {"deadlock"}
