@@ -13,6 +13,7 @@
 GP_RECORD(gp_resample, {
     gp_row_plan rows;
     int64_t low_offset, high_offset, weight_offset; /* of the tables of a row; bytes from the start of scratch */
+    int64_t line_offset;                            /* of the table of rows that nearest reads */
     int64_t aligns_corners;                         /* else half_pixel */
     int64_t epilogue_offset;
 });
@@ -27,7 +28,7 @@ typedef struct {
 typedef struct {
     int32_t *low, *high;
     float *weight;
-    int is_dense; /* whether every vector of results, the last one moved to end with the row, reads one of the source */
+    int is_dense; /* whether every vector of results reads one of the source */
 } axis_points;
 
 /* What result o of an axis reads: coordinates are exact ratios of integers. */
@@ -63,8 +64,7 @@ GP_INLINE axis_points fill_points(const gp_resample *p, char *scratch, const int
     }
     x.is_dense = 1;
     for (int64_t i = 0; x.is_dense && i < m; i += GP_VL) {
-        const int64_t o = gp_max(gp_min(i, m - GP_VL), 0);
-        x.is_dense = x.high[gp_min(o + GP_VL, m) - 1] - first_of(&x, o, n) < GP_VL;
+        x.is_dense = x.high[gp_min(i + GP_VL, m) - 1] - first_of(&x, i, n) < GP_VL;
     }
     return x;
 }
@@ -170,65 +170,60 @@ GP_INLINE void spread(const gp_window *w, const axis_points *x, int64_t o, int64
     }
 }
 
-/* Rows of results at once. */
-#define GP_NEAREST_ROWS 16
-
 /* Of dense points, for each vector of results: in `low` where the vector of the source begins that it reads, and in
- * `high` the lanes of that one. The last vector ends with the row. */
+ * `high` the lanes of that one. */
 static void find_picks(const gp_window *w, axis_points *x)
 {
     const int64_t m = w->out[2];
     for (int64_t i = 0; i < m; i += GP_VL) {
-        const int64_t o = gp_max(gp_min(i, m - GP_VL), 0), first = first_of(x, o, w->in[2]);
+        const int64_t first = first_of(x, i, w->in[2]);
         for (int64_t k = 0; k < GP_VL; k++)
-            x->high[i + k] = x->low[o + k] - (int32_t)first;
+            x->high[i + k] = x->low[i + k] - (int32_t)first;
+        x->low[i / GP_VL] = (int32_t)first;
     }
-    for (int64_t i = 0; i < m; i += GP_VL)
-        x->low[i / GP_VL] = (int32_t)first_of(x, gp_max(gp_min(i, m - GP_VL), 0), w->in[2]);
 }
 
 /* The nearest elements of a row of the source of n, in a row of results of m and, where it is another one, in a second. */
 GP_INLINE void pick_row(const axis_points *x, const float *from, int64_t n, float *to, float *second, int64_t m)
 {
     const int32_t *first = x->low, *lanes = x->high;
-    int64_t i = 0;
-    for (; i + GP_VL <= m; i += GP_VL, first++, lanes += GP_VL) {
+    for (; m > 0; m -= GP_VL, to += GP_VL, second += GP_VL, first++, lanes += GP_VL) {
         const gp_vf found = n >= GP_VL ? gp_load(from + *first) : gp_load_part(from, n, 0);
         const gp_vf picked = gp_pick_lanes(found, load_indices(lanes));
-        gp_store(to + i, picked);
-        gp_store(second + i, picked);
-    }
-    if (i < m) {
-        const gp_vf found = n >= GP_VL ? gp_load(from + *first) : gp_load_part(from, n, 0);
-        const gp_vf picked = gp_pick_lanes(found, load_indices(lanes));
-        i = gp_max(m - GP_VL, 0);
-        gp_store_part(to + i, picked, m);
-        gp_store_part(second + i, picked, m);
+        if (m >= GP_VL) {
+            gp_store(to, picked);
+            gp_store(second, picked);
+        } else {
+            gp_store_part(to, picked, m);
+            gp_store_part(second, picked, m);
+        }
     }
 }
 
-/* n_rows rows of results of planes, plane by plane. Two rows that read the same row of the source are written at once. */
-static void pick_rows(const gp_resample *p, const axis_points *x, const gp_row *row, int64_t n_rows, const float *src)
+/* n_rows rows of results of planes, plane by plane, so that results are written one behind the other. Two rows that read
+ * the same row of the source are written at once. */
+static void pick_rows(const gp_resample *p, const axis_points *x, const int32_t *lines, const gp_row *row, int64_t n_rows,
+                      const float *src)
 {
-    const gp_window *w = &p->rows.window;
-    const int64_t n = w->in[2], m = w->out[2];
-    const float *from[GP_NEAREST_ROWS];
-    for (int64_t r = 0; r < n_rows; r++) {
-        gp_row here = *row;
-        here.oh += r;
-        from[r] = find_rows(p, &here, src, 0).rows[0];
-    }
-    for (int64_t c = 0; c < row->channels; c++)
-        for (int64_t r = 0; r < n_rows; r++) {
-            const float *x_row = from[r] + c * w->src_c;
-            float *to = row->tile + c * row->ld + r * w->dst[1];
-            r += r + 1 < n_rows && from[r] == from[r + 1];
-            float *second = row->tile + c * row->ld + r * w->dst[1];
+    const gp_window copy = p->rows.window, *w = &copy; /* that the stores cannot change */
+    const axis_points points = *x;
+    const int64_t n = w->in[2], m = w->out[2], depth = find_point(p, 0, row->od, 0).low;
+    src += row->n * w->src_n + row->c * w->src_c + depth * w->src[0];
+    lines += row->oh;
+    for (int64_t c = 0; c < row->channels; c++, src += w->src_c) {
+        float *to = row->tile + c * row->ld;
+        for (int64_t r = 0; r < n_rows; r++, to += w->dst[1]) {
+            const float *from = src + lines[r] * w->src[1];
+            const int is_twice = r + 1 < n_rows && lines[r] == lines[r + 1];
+            float *second = to + is_twice * w->dst[1];
             if (n >= GP_VL)
-                pick_row(x, x_row, GP_VL, to, second, m);
+                pick_row(&points, from, GP_VL, to, second, m);
             else
-                pick_row(x, x_row, n, to, second, m);
+                pick_row(&points, from, n, to, second, m);
+            r += is_twice;
+            to = second;
         }
+    }
 }
 
 static void spread_row(const gp_window *w, const axis_points *x, const gp_row *row, const row_sources *s, float *room,
@@ -288,14 +283,18 @@ GP_INLINE void resample(const gp_resample *p, void *const *args, int64_t begin, 
     float *room = (float *)((char *)scratch + p->rows.room_offset);
     axis_points x = fill_points(p, scratch, is_linear);
     const int is_picked = !is_linear && x.is_dense && !w->channels_last && w->src[2] == 1;
-    const int64_t most = is_picked && !p->rows.tile_in_scratch && !p->rows.has_epilogue ? GP_NEAREST_ROWS : 1;
-    if (is_picked)
+    const int64_t most = is_picked && !p->rows.tile_in_scratch && !p->rows.has_epilogue ? w->out[1] : 1;
+    int32_t *lines = (int32_t *)((char *)scratch + p->line_offset);
+    if (is_picked) {
         find_picks(w, &x);
+        for (int64_t task = begin; task < gp_min(end, begin + w->out[1]); task++)
+            lines[task % w->out[1]] = (int32_t)find_point(p, 1, task % w->out[1], 0).low;
+    }
     for (int64_t task = begin, n_rows; task < end; task += n_rows) {
         const gp_row row = gp_row_begin(&p->rows, args[1], scratch, task);
         n_rows = gp_min(gp_min(end - task, w->out[1] - row.oh), most);
         if (is_picked) {
-            pick_rows(p, &x, &row, n_rows, args[0]);
+            pick_rows(p, &x, lines, &row, n_rows, args[0]);
         } else {
             const row_sources s = find_rows(p, &row, args[0], is_linear);
             if (w->channels_last && w->src_c == 1)

@@ -47,8 +47,8 @@ def resample(
 
     Arguments: src, dst. `mode` is nearest, linear, bilinear or trilinear: the linear modes differ in name only, every
     spatial axis is interpolated. InvalidShapeError also where results are wanted from an empty source. Scratch holds
-    the coordinate tables of the last axis, 12 bytes for each result. Cost: linear reads 2 to 8 elements a result.
-    Tasks: a row of results and block of channels each.
+    the coordinate tables of the last axis, 12 bytes for each result, and of the one before, 4 bytes. Cost: linear reads
+    2 to 8 elements a result. Tasks: a row of results and block of channels each.
     """
     post_ops.check_only_epilogue()
     transformation = coordinate_transformation_mode
@@ -70,9 +70,10 @@ def resample(
     table_nbytes = 4 * (window.dst[2] + MOST_LANES)
     fields = {
         "low_offset": tables, "high_offset": tables + table_nbytes, "weight_offset": tables + 2 * table_nbytes,
+        "line_offset": tables + 3 * table_nbytes,
         "aligns_corners": transformation == "align_corners", "epilogue_offset": record("gp_resample").nbytes,
     }  # fmt: skip
     return pack(
         f"f32_resample_{_MODES[mode]}", {"rows": rows, **fields},
-        ntasks=ntasks, scratch_nbytes=tables + 3 * table_nbytes, tail=post_ops.epilogue, isa=isa,
+        ntasks=ntasks, scratch_nbytes=tables + 3 * table_nbytes + 4 * window.dst[1], tail=post_ops.epilogue, isa=isa,
     )  # fmt: skip
