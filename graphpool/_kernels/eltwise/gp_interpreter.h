@@ -52,18 +52,39 @@ static void GP_NAME(store_run)(int dtype, void *values, void *memory, int64_t of
 }
 #endif
 
-/* One loop: x, y, z are the operands; dst may be one of them, element on element, hence the ivdep. */
+/* Elements that are read before any of them is written, where operands lie apart from results: memory beyond L1 is a
+ * sixth faster so. */
+#define GP_GROUP 64
+
+#define GP_ELEMENT(i, expression)                                                                                      \
+    const GP_REG x = a[i], y = b[i], z = c[i];                                                                         \
+    (void)x, (void)y, (void)z;                                                                                         \
+    dst[i] = (GP_REG)(expression);
+
+/* x, y, z are the operands. dst may be one of them, element on element: `NAME` asks, and has an ivdep. */
 #define GP_DEFINE_OP(NAME, expression)                                                                                 \
+    static inline __attribute__((always_inline)) int64_t GP_NAME(NAME##_apart)(                                        \
+        const gp_instr *instr, GP_REG *restrict dst, const GP_REG *restrict a, const GP_REG *restrict b,               \
+        const GP_REG *restrict c, int64_t n)                                                                           \
+    {                                                                                                                  \
+        const float alpha = instr->alpha, beta = instr->beta;                                                          \
+        (void)alpha, (void)beta;                                                                                       \
+        for (int64_t first = 0; first < (n & -GP_GROUP); first += GP_GROUP)                                            \
+            for (int64_t k = 0; k < GP_GROUP; k++) {                                                                   \
+                GP_ELEMENT(first + k, expression)                                                                      \
+            }                                                                                                          \
+        return n & -GP_GROUP;                                                                                          \
+    }                                                                                                                  \
     static void GP_NAME(NAME)(const gp_instr *instr, GP_REG *dst, const GP_REG *a, const GP_REG *b, const GP_REG *c,   \
                               int64_t n)                                                                               \
     {                                                                                                                  \
         const float alpha = instr->alpha, beta = instr->beta;                                                          \
         (void)alpha, (void)beta;                                                                                       \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < (n & -GP_NAME(LANES)); i++)                                       \
+        const int is_apart = dst != a && dst != b && dst != c;                                                         \
+        const int64_t done = is_apart ? GP_NAME(NAME##_apart)(instr, dst, a, b, c, n) : 0;                             \
+        _Pragma("GCC ivdep") for (int64_t i = done; i < (n & -GP_NAME(LANES)); i++)                                    \
         {                                                                                                              \
-            const GP_REG x = a[i], y = b[i], z = c[i];                                                                 \
-            (void)x, (void)y, (void)z;                                                                                 \
-            dst[i] = (GP_REG)(expression);                                                                             \
+            GP_ELEMENT(i, expression)                                                                                  \
         }                                                                                                              \
     }
 
@@ -120,7 +141,7 @@ static GP_REG *GP_NAME(find_run)(const gp_view *view, void *const *args, int64_t
 }
 
 /* How often a register holds a value that it holds everywhere: operations run over so many elements at a time then. */
-#define GP_REPEATED 256
+#define GP_REPEATED 1024
 
 /* Whether n elements of a view are one. */
 static int GP_NAME(repeats)(const gp_view *view, int64_t first, int64_t n)
@@ -212,10 +233,15 @@ static void GP_NAME(run)(const gp_eltwise *program, void *const *args, const GP_
     _Alignas(64) GP_REG room[ROOM];
     const int64_t most = ROOM / program->nregisters & -GP_NAME(LANES), block = most < GP_BLOCK ? most : GP_BLOCK;
     const int64_t row = last - first > block ? GP_NAME(find_row)(program) : 0;
+    int64_t left = row > 0 ? row - first % row : INT64_MAX; /* of the row */
     for (int64_t at = first, n; at < last; at += n) {
         n = last - at < block ? last - at : block;
-        if (row > 0 && (at + n) / row > at / row)
-            n = (at + n) / row * row - at;
+        if (n < left) {
+            left -= n;
+        } else {
+            n = left + (n - left) / row * row;
+            left = row;
+        }
         GP_NAME(run_block)(program, args, acc ? acc + (at - first) : NULL, at, n, block, room);
     }
 }

@@ -67,45 +67,50 @@ typedef struct {
 /* Vectors of a run whose lanes are added up, or compared, together with those of other runs. */
 #define SHORT_VECTORS 4
 
-/* Of `count` short runs, GP_VL at most, the sums of the terms in lanes, or the maxima of sign * x; these hold where `nans`
- * stays what it was. */
-GP_INLINE gp_vf reduce_short(const enum gp_term term, const int is_best, const float *src, int64_t step, int64_t n,
-                             int64_t count, float sign, gp_vf *nans)
+/* Of `count` runs of nv vectors, of which the last has n elements, the sums of the terms in lanes, or the maxima of
+ * sign * x; these hold where `nans` stays what it was. GP_VL runs at most. */
+GP_INLINE gp_vf reduce_short(const enum gp_term term, const int is_best, const int nv, const float *src, int64_t step,
+                             int64_t n, int64_t count, float sign, gp_vf *nans)
 {
     const gp_vf s = gp_splat(sign), identity = gp_splat(is_best ? -INFINITY : 0);
     gp_vf v[GP_VL];
 #pragma GCC unroll 16
-    for (int j = 0; j < GP_VL; j++)
-        v[j] = identity;
-    for (int64_t i = 0; i < n; i += GP_VL)
-#pragma GCC unroll 16
-        for (int j = 0; j < GP_VL; j++) {
-            if (j >= count)
-                continue;
-            const float *x = src + j * step + i;
-            const gp_vf part = n - i < GP_VL ? gp_load_part(x, n - i, is_best ? sign * -INFINITY : 0) : gp_load(x);
-            v[j] = is_best ? gp_vmax(part * s, v[j]) : v[j] + gp_vterm(term, part, (gp_vf){0});
+    for (int j = 0; j < GP_VL; j++) {
+        const float *x = src + (j < count ? j : 0) * step; /* the first run again instead of those there are not */
+        gp_vf total = identity;
+#pragma GCC unroll 4
+        for (int k = 0; k < nv; k++, x += GP_VL) {
+            const int is_whole = k + 1 < nv || n == GP_VL;
+            const gp_vf part = is_whole ? gp_load(x) : gp_load_part(x, n, is_best ? sign * -INFINITY : 0);
+            total = is_best ? gp_vmax(part * s, total) : total + gp_vterm(term, part, (gp_vf){0});
             if (is_best)
                 *nans = gp_vselect(gp_vequal(part, part), *nans, part);
         }
+        v[j] = total;
+    }
     return gp_across_lanes(is_best, v);
 }
 
-/* The same of runs first .. first + GP_VL - 1 of w; the number of those that there are. */
-GP_INLINE int64_t reduce_group(const enum gp_term term, const int is_best, const runs *r, int64_t first, int64_t w,
-                               float sign, float *part, gp_vf *nans)
+/* The same of runs first .. first + GP_VL - 1 of w, which are not empty. */
+GP_INLINE void reduce_group(const enum gp_term term, const int is_best, const runs *r, int64_t first, int64_t w, float sign,
+                            float *part, gp_vf *nans)
 {
     const float *src = r->src + first * r->step;
-    const int64_t count = gp_min(w - first, GP_VL);
-    gp_store(part, count == GP_VL ? reduce_short(term, is_best, src, r->step, r->n, GP_VL, sign, nans)
-                                  : reduce_short(term, is_best, src, r->step, r->n, count, sign, nans));
-    return count;
+    const int64_t count = gp_min(w - first, GP_VL), nv = (r->n + GP_VL - 1) / GP_VL, n = r->n - (nv - 1) * GP_VL;
+#define GP_REDUCE(nv) reduce_short(term, is_best, nv, src, r->step, n, count, sign, nans)
+    switch (nv) {
+    case 1: gp_store(part, GP_REDUCE(1)); break;
+    case 2: gp_store(part, GP_REDUCE(2)); break;
+    case 3: gp_store(part, GP_REDUCE(3)); break;
+    default: gp_store(part, GP_REDUCE(4)); break;
+    }
+#undef GP_REDUCE
 }
 
 /* Whether runs are short enough for `reduce_short`. */
 static int are_short(const runs *r)
 {
-    return r->stride == 1 && r->n <= SHORT_VECTORS * GP_VL;
+    return r->stride == 1 && r->n > 0 && r->n <= SHORT_VECTORS * GP_VL;
 }
 
 /* Whether f32 held all of w sums. */
