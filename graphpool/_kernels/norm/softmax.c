@@ -39,44 +39,25 @@ static float get_scale(const softmax_params *p, double sum)
     return p->inf_as_zero && sum == 0 ? 0 : (float)(1 / sum);
 }
 
-/* Elements of the rows that are taken at once: one waits for the lanes of its maximum and its sum while others go on, and
- * all of them stay in L1. */
-#define ROWS_ELEMENTS 2048
-#define MOST_ROWS 8
-
-/* `count` rows from `first` on, MOST_ROWS at most; one where `row`, which has room for one, is needed. */
-static void softmax_rows(const softmax_params *p, const operands *o, int64_t first, int64_t count, float *row)
+static void softmax_row(const softmax_params *p, const operands *o, const int64_t *at, float *row)
 {
     const int64_t n = p->axis;
-    int64_t at[MOST_ROWS][GP_SPACE_OPERANDS];
-    const float *x[MOST_ROWS];
-    float *y[MOST_ROWS], shift[MOST_ROWS];
-    double sum[MOST_ROWS];
-    for (int64_t r = 0; r < count; r++) {
-        gp_offsets(&p->outer, first + r, at[r]);
-        x[r] = gp_gather(o->src + at[r][0], p->axis_stride[0], n, row);
-        y[r] = gp_sink_row(&o->sink, at[r][1], p->axis_stride[1], row);
-        shift[r] = get_shift(p, gp_row_max(x[r], n));
+    const float *x = gp_gather(o->src + at[0], p->axis_stride[0], n, row);
+    float *y = gp_sink_row(&o->sink, at[1], p->axis_stride[1], row);
+    const float shift = get_shift(p, gp_row_max(x, n));
+    const double sum = gp_exp_row(x, n, shift, p->is_log ? NULL : y);
+    if (p->is_log) {
+        const float log_sum = (float)log(sum);
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (x[i] - shift) - log_sum;
+    } else {
+        const float scale = get_scale(p, sum);
+        for (int64_t i = 0; i < n; i++)
+            y[i] *= scale;
     }
-    for (int64_t r = 0; r < count; r++)
-        sum[r] = gp_exp_row(x[r], n, shift[r], p->is_log ? NULL : y[r]);
-    for (int64_t r = 0; r < count; r++) {
-        if (p->is_log) {
-            const float log_sum = (float)log(sum[r]);
-            for (int64_t i = 0; i < n; i++)
-                y[r][i] = (x[r][i] - shift[r]) - log_sum;
-        } else {
-            const gp_vf scale = gp_splat(get_scale(p, sum[r]));
-            int64_t i = 0;
-            for (; i + GP_VL <= n; i += GP_VL)
-                gp_store(y[r] + i, gp_load(y[r] + i) * scale);
-            if (i < n)
-                gp_store_part(y[r] + i, gp_load_part(y[r] + i, n - i, 0) * scale, n - i);
-        }
-        gp_emit(&o->sink, y[r], n, at[r][1], p->axis_stride[1]);
-        if (o->stats)
-            o->stats[at[r][2]] = (float)(shift[r] + log(sum[r]));
-    }
+    gp_emit(&o->sink, y, n, at[1], p->axis_stride[1]);
+    if (o->stats)
+        o->stats[at[2]] = (float)(shift + log(sum));
 }
 
 /* Vectors of a row that is short: as many as keep GP_VL rows in registers, or near them. */
@@ -214,10 +195,10 @@ GP_DEFINE_KERNEL(f32_softmax)
         return;
     }
     if (p->inner == 1) {
-        const int needs_row = p->axis_stride[0] != 1 || p->axis_stride[1] != 1 || !o.sink.dst;
-        const int64_t most = needs_row ? 1 : gp_min(MOST_ROWS, 1 + ROWS_ELEMENTS / p->axis);
-        for (; begin < end; begin += most)
-            softmax_rows(p, &o, begin, gp_min(end - begin, most), scratch);
+        for (int64_t row = begin; row < end; row++) {
+            gp_offsets(&p->outer, row, at);
+            softmax_row(p, &o, at, scratch);
+        }
         return;
     }
     const int64_t tiles = (p->inner + GP_COLUMNS - 1) / GP_COLUMNS;
