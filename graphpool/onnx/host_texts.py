@@ -191,7 +191,7 @@ def _feature_extractor(node: Node, places: Any, known: Mapping[str, Any], bounds
 
     def extract(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         x, indices = get(inputs)
-        return [np.take(np.atleast_2d(x), indices.reshape(-1), -1)]
+        return [(x if x.ndim > 1 else np.atleast_2d(x)).take(indices.reshape(-1), -1)]
 
     return extract
 
@@ -335,12 +335,15 @@ def _select(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -
 
 
 def _gather(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction | None:
-    """Texts at places; those of a constant list are taken one by one."""
-    data = known.get(node.input[0])
-    if data is None or data.ndim != 1 or places[1] is None or node.attrs.get("axis", 0) not in (0, -1):
-        moved: HostFunction | None = MOVES["Gather"](node, places, known, {})
-        return moved
-    return Pick(places[1], None, data.tolist())
+    """Texts at places; those of a constant list are taken one by one, those at constant places by one call."""
+    axis, [data, indices] = node.attrs.get("axis", 0), [known.get(name) for name in node.input]
+    if data is not None and data.ndim == 1 and places[1] is not None and axis in (0, -1):
+        return Pick(places[1], None, data.tolist())
+    if indices is not None and places[0] is not None:
+        place = places[0]
+        return lambda inputs, outputs: [np.asarray(inputs[place].take(indices, axis), np.object_)]
+    moved: HostFunction | None = MOVES["Gather"](node, places, known, {})
+    return moved
 
 
 def _moved(make: Any) -> Make:

@@ -471,3 +471,16 @@ def test_a_table_of_numbers_whose_elements_are_constants_or_of_another_type():
     model = ml_model("LabelEncoder", {"x": (TensorProto.FLOAT, (3,))}, **table)
     with pytest.raises(gp.UnsupportedError, match=r"the_LabelEncoder.*elements of f32, and keys of s64"):
         run(model, x=np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("places", [1, [-1], [[1, 0], [-2, 1]]])
+def test_texts_are_gathered_at_constant_places(places, axis):
+    x = np.array([["a", "b"], ["c", "ü"]], object)
+    model = text_model("Gather", x, {"axis": axis})
+    model.graph.node[0].input.append("places")
+    model.graph.initializer.append(numpy_helper.from_array(np.array(places, np.int64), "places"))
+    np.testing.assert_array_equal(run(model, x=x), np.take(x, places, axis))
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array([2]), "places"))
+    with pytest.raises(gp.BackendError, match="out of bounds"):
+        run(model, x=x)
