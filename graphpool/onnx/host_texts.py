@@ -191,9 +191,15 @@ def _feature_extractor(node: Node, places: Any, known: Mapping[str, Any], bounds
 
     def extract(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         x, indices = get(inputs)
-        return [(x if x.ndim > 1 else np.atleast_2d(x)).take(indices.reshape(-1), -1)]
+        return [take(x, indices.reshape(-1))]
 
-    return extract
+    def take(x: Any, indices: Any) -> Any:
+        return (x if x.ndim > 1 else np.atleast_2d(x)).take(indices, -1)
+
+    if places[0] is None or places[1] is not None:
+        return extract
+    place, settled = places[0], known[node.input[1]].reshape(-1)
+    return lambda inputs, outputs: [take(inputs[place], settled)]
 
 
 # ---- words

@@ -44,6 +44,15 @@ def _texts(
         found.CopyFrom(type_)
         found.tensor_type.shape.dim.add()
         return {node.output[0]: found}
+    dims = type_.tensor_type.shape.dim
+    if node.op_type == "ArrayFeatureExtractor" and len(dims) and values[node.input[1]].is_known:
+        found = TypeProto()
+        found.tensor_type.elem_type = TensorProto.STRING
+        found.tensor_type.shape.dim.extend(dims[:-1])
+        if len(dims) == 1:  # one row
+            found.tensor_type.shape.dim.add(dim_value=1)
+        found.tensor_type.shape.dim.add(dim_value=int(np.size(values[node.input[1]].plain_content)))
+        return {node.output[0]: found}
     shape = static_shape(type_, sizes)
     if node.op_type == "Reshape" and shape is not None and values[node.input[1]].is_known:
         wanted = np.asarray(values[node.input[1]].content).reshape(-1).tolist()

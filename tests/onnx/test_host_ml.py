@@ -484,3 +484,17 @@ def test_texts_are_gathered_at_constant_places(places, axis):
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array([2]), "places"))
     with pytest.raises(gp.BackendError, match="out of bounds"):
         run(model, x=x)
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (2, 1, 2)])
+def test_sizes_of_extracted_texts_are_known_before_a_run(shape):
+    x = np.array(["a", "b", "ü"], object)[np.arange(np.prod(shape)) % 3].reshape(shape)
+    model = text_model("ArrayFeatureExtractor", x, {}, [1, 0, 1], domain="ai.onnx.ml")
+    model.graph.node[0].output[0] = "texts"
+    table = {"keys_strings": ["a", "b"], "values_int64s": [5, 6], "default_int64": 9}
+    model.graph.node.append(helper.make_node("LabelEncoder", ["texts"], ["y"], domain="ai.onnx.ml", **table))
+    with gp.onnx.load(model, fallback=False) as loaded:
+        found = loaded.run({"x": x})["y"]
+        assert [part.ops[0].name for part in loaded.partitions] == ["the_node", "y"]
+    rows = np.atleast_2d(x)[..., [1, 0, 1]]
+    np.testing.assert_array_equal(found, np.vectorize({"a": 5, "b": 6, "ü": 9}.get)(rows))
