@@ -307,8 +307,11 @@ def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
             "peak_nbytes": int(peak),
             "mapped_nbytes": peak.mapped_nbytes,
             "fixed_nbytes": peak.fixed_nbytes,
+            "objects_nbytes": peak.objects_nbytes,
             "untouched_nbytes": peak.untouched_nbytes,
             "resident_nbytes": peak.resident_nbytes,
+            "is_exact": peak.is_exact,
+            "unbounded": list(peak.unbounded),
             "streams": form.streams,
             "sequential_peak_nbytes": form.sequential_peak_nbytes,
         } | _describe_worst(worst), True

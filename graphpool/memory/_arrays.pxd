@@ -34,3 +34,4 @@ cdef class ArrayAllocator:
     cdef object enter(self)
     cdef int leave(self, outer) except -1
     cdef object reason(self, error)
+    cdef int charge_texts(self, array, char *data) except -1

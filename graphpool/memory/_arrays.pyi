@@ -7,6 +7,8 @@ from ._budget import Budget
 
 T = TypeVar("T")
 
+def texts_nbytes(array: np.ndarray[Any, Any]) -> int: ...
+
 class ArrayAllocator:
     """Charges a budget for the arrays that NumPy makes in calls through it, until they are gone."""
 

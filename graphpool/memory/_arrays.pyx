@@ -8,7 +8,7 @@ Source: NumPy Enhancement Proposal 49, "Data allocation strategies"; the numbers
 cimport cython
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_REFCNT
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, strcpy
@@ -22,15 +22,29 @@ from math import prod
 
 import numpy as np
 from numpy._core._multiarray_umath import _ARRAY_API
+from numpy._core.multiarray import get_handler_name
 
 from graphpool.errors import OutOfMemoryError
 from graphpool.memory._check import MAX_NBYTES, out_of_memory
 
 cdef enum:
     SET_HANDLER = 304       # its place in NumPy's table of functions
-    HEADER_NBYTES = 64      # before each block: its size; as large as a cache line, so that data stay aligned
+    HEADER_NBYTES = 64      # before each block: a `Header`; as large as a cache line, so that data stay aligned
+
+cdef struct Header:
+    size_t nbytes           # of the data
+    size_t texts_nbytes     # of texts that they point to
+    Account *account
 
 ctypedef object (*SetHandler)(object handler)
+
+cdef extern from "Python.h":
+    ctypedef struct PyASCIIObject:
+        pass
+    ctypedef struct PyCompactUnicodeObject:
+        pass
+    bint PyUnicode_IS_ASCII(object text)
+    int PyUnicode_KIND(object text)
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **address, size_t alignment, size_t nbytes)
@@ -76,8 +90,9 @@ cdef void _unreserve(Account *account) noexcept nogil:
     (<Budget>account.budget)._try_uncharge(gp_exchange(&account.reserved, 0))
 
 
-cdef void *_with_header(char *block, size_t nbytes) noexcept nogil:
-    (<size_t *>block)[0] = nbytes
+cdef void *_with_header(void *context, char *block, size_t nbytes, size_t texts_nbytes) noexcept nogil:
+    cdef Header *header = <Header *>block
+    header.nbytes, header.texts_nbytes, header.account = nbytes, texts_nbytes, <Account *>context
     return block + HEADER_NBYTES
 
 
@@ -97,7 +112,7 @@ cdef void *_malloc(void *context, size_t nbytes) noexcept nogil:
     if block == NULL:
         _uncharge(<Account *>context, nbytes)
         return NULL
-    return _with_header(<char *>block, nbytes)
+    return _with_header(context, <char *>block, nbytes, 0)
 
 
 cdef void *_calloc(void *context, size_t count, size_t nbytes) noexcept nogil:
@@ -112,27 +127,29 @@ cdef void *_calloc(void *context, size_t count, size_t nbytes) noexcept nogil:
     if block == NULL:
         _uncharge(<Account *>context, count * nbytes)
         return NULL
-    return _with_header(block, count * nbytes)
+    return _with_header(context, block, count * nbytes, 0)
 
 
 cdef void *_realloc(void *context, void *data, size_t nbytes) noexcept nogil:
     cdef char *block = <char *>data - HEADER_NBYTES
     cdef void *moved
-    cdef size_t old
+    cdef size_t old, texts_nbytes
     if data == NULL:
         return _malloc(context, nbytes)
-    old = (<size_t *>block)[0]
+    old, texts_nbytes = (<Header *>block).nbytes, (<Header *>block).texts_nbytes
     if _is_mapped(old) or _is_mapped(nbytes):
         moved = _malloc(context, nbytes)
         if moved != NULL:
             memcpy(moved, data, min(old, nbytes))
+            (<Header *>(<char *>moved - HEADER_NBYTES)).texts_nbytes = texts_nbytes
+            (<Header *>block).texts_nbytes = 0
             _free(context, data, old)
         return moved
     if nbytes > <size_t>MAX_DATA or not _charge(<Account *>context, nbytes):
         return NULL
     block = <char *>realloc(block, nbytes + HEADER_NBYTES)
     _uncharge(<Account *>context, nbytes if block == NULL else old)
-    return NULL if block == NULL else _with_header(block, nbytes)
+    return NULL if block == NULL else _with_header(context, block, nbytes, texts_nbytes)
 
 
 cdef void _free(void *context, void *data, size_t nbytes) noexcept nogil:
@@ -140,8 +157,8 @@ cdef void _free(void *context, void *data, size_t nbytes) noexcept nogil:
     cdef size_t held
     if data == NULL:
         return
-    held = (<size_t *>block)[0]
-    _uncharge(<Account *>context, held)
+    held = (<Header *>block).nbytes
+    _uncharge(<Account *>context, held + (<Header *>block).texts_nbytes)
     if _is_mapped(held):
         unmap_block(block, held + HEADER_NBYTES)
     else:
@@ -258,6 +275,24 @@ cdef class ArrayAllocator:
             return error
         return refused or _system_error(reason, self.holder)
 
+    cdef int charge_texts(self, array, char *data) except -1:
+        """Charge for the texts of an array, which owns these data, until they are gone, if a call has made them.
+
+        Each text counts in equal shares for all that hold it. Raises `OutOfMemoryError` where the budget has no room.
+        """
+        cdef Header *header = <Header *>(data - HEADER_NBYTES)
+        if not array.dtype.hasobject or get_handler_name(array) != "graphpool":
+            return 0
+        if header.account != self.account or header.texts_nbytes:
+            return 0
+        cdef int64_t nbytes = _texts_nbytes(array, True)
+        if not _charge(self.account, nbytes):
+            error = getattr(_refused, "error", None)
+            _refused.error = None
+            raise error or _system_error(MemoryError(), self.holder)
+        header.texts_nbytes = nbytes
+        return 0
+
     cpdef reserve(self, int64_t nbytes):
         """Charge for arrays to come, in this thread or others.
 
@@ -281,6 +316,36 @@ cdef class ArrayAllocator:
 
     def __repr__(self):
         return f"<ArrayAllocator of {self.holder}: {self.nbytes} bytes>"
+
+
+def texts_nbytes(array):
+    """Memory of the texts of an array of objects; those of one letter, which the interpreter shares, take none.
+
+    Parameters
+    ----------
+    array : ndarray of object
+
+    Returns
+    -------
+    nbytes : int
+        Unit: bytes.
+    """
+    return _texts_nbytes(array, False)
+
+
+cdef int64_t _texts_nbytes(array, bint in_shares):
+    """With `in_shares` a text that several hold counts in parts."""
+    cdef int64_t found = 0, nbytes
+    cdef object item
+    for item in array.flat:
+        if type(item) is not str or len(<str>item) < 2:
+            continue
+        nbytes = sizeof(PyASCIIObject) if PyUnicode_IS_ASCII(item) else sizeof(PyCompactUnicodeObject)
+        nbytes += (len(<str>item) + 1) * PyUnicode_KIND(item)
+        nbytes = (nbytes + 15) // 16 * 16
+        # beside the loop's own references
+        found += nbytes // max(<int64_t>Py_REFCNT(item) - 1, 1) if in_shares else nbytes
+    return found
 
 
 def _memory_error(error):

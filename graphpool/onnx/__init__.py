@@ -31,6 +31,7 @@ inference_session.py  ONNX Runtime's Python interface; ort_value.py: its values;
                capi/: its exceptions
 preload.py     imports all that opening a model takes, for fork servers
 host.py        host functions: NumPy (host_ops.py), our ops on the reference backend, ONNX's evaluator
+host_sequences.py  lists of arrays, of which a run tells the length or the places
 host_texts.py  texts, maps and errors of contents, which no kernel could do; _words.pyx: its loops
 evaluator.py   that evaluator, within steps and time; evaluator_ops.py: its loops
 expressions.py regular expressions as automata; _automaton.pyx: what these do on a text

@@ -3,14 +3,19 @@ from typing import Any
 
 import numpy as np
 
+from graphpool.runtime.host_room import HostNeed, ValueBound
+
 def are_texts(items: list[Any]) -> bool: ...
 def texts_of(items: list[Any], shape: Sequence[int] | int) -> np.ndarray[Any, Any]: ...
 
 class TextFunction:
     @property
-    def dtype(self) -> np.dtype[Any]: ...
-    may_give_views: bool
+    def dtype(self) -> np.dtype[Any] | None: ...
+    @property
+    def nbytes(self) -> int: ...
+    gives_fresh: bool
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]: ...
+    def bound(self, inputs: Sequence[ValueBound | None], outputs: Sequence[ValueBound | None]) -> HostNeed | None: ...
 
 class OneHot(TextFunction):
     def __init__(self, place: int | None, content: Any, table: dict[Any, int], width: int, has_zeros: bool) -> None: ...
@@ -20,6 +25,9 @@ class Lookup(TextFunction):
         self, place: int | None, content: Any, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any
     ) -> None: ...
 
+class Either(TextFunction):
+    def __init__(self, place: int | None, content: Any, there: Lookup, back: Lookup) -> None: ...
+
 class Pick(TextFunction):
     def __init__(self, place: int | None, content: Any, items: list[Any]) -> None: ...
 
@@ -27,6 +35,7 @@ class Maps(TextFunction):
     def __init__(self, place: int | None, content: Any, keys: list[Any]) -> None: ...
 
 class Normaliser(TextFunction):
+    makes_texts: bool
     def __init__(
         self,
         place: int | None,
@@ -37,6 +46,7 @@ class Normaliser(TextFunction):
     ) -> None: ...
 
 class Words(TextFunction):
+    makes_texts: bool
     def __init__(
         self,
         place: int | None,
@@ -47,6 +57,8 @@ class Words(TextFunction):
     ) -> None: ...
 
 class Sequences:
+    @property
+    def nbytes(self) -> int: ...
     def __init__(self, items: Sequence[tuple[Sequence[Any], int]], width: int) -> None: ...
 
 class Counts(TextFunction):

@@ -8,8 +8,13 @@ from libc.string cimport memcpy, memset
 
 from graphpool.runtime._ndarray cimport GP_C_CONTIGUOUS, fields_of, gp_array
 
+from math import prod
+from sys import getsizeof
+
 import numpy as np
 from numpy import ndarray
+
+from graphpool.runtime.host_room import HostNeed, ValueBound
 
 
 cdef extern from "Python.h":
@@ -18,6 +23,9 @@ cdef extern from "Python.h":
 
 cdef object _OBJECTS = np.dtype(np.object_), _INTEGERS = np.dtype(np.int64)
 cdef object _empty = np.empty
+
+cdef enum:
+    _LISTED_NBYTES = 8 + 32     # of a list with numbers or texts, for each
 
 
 def are_texts(list items not None):
@@ -44,10 +52,17 @@ cdef list _items(x):
     if type(x) is not ndarray:
         x = np.asarray(x)
     array = fields_of(x)
-    if array.descr != <PyObject *>_OBJECTS or not array.flags & GP_C_CONTIGUOUS:
+    if not array.flags & GP_C_CONTIGUOUS:
+        return list(x.flat) if array.descr == <PyObject *>_OBJECTS else [item.item() for item in x.flat]
+    if array.descr != <PyObject *>_OBJECTS:
         return x.reshape(-1).tolist()
     objects = <PyObject **>array.data
     return [<object>objects[k] if objects[k] != NULL else None for k in range(_count(array))]
+
+
+cdef object _need_of(result, count):
+    """Of a function that makes a list of so many elements, and a result."""
+    return HostNeed([result], result.nbytes, _LISTED_NBYTES * count)
 
 
 cdef object _place_for(target, dtype, Py_ssize_t count):
@@ -70,24 +85,42 @@ cdef class TextFunction:
     content : array
         The input where it has no place: it is known.
     dtype : dtype
-        Of the output.
+        Of the output; None if it is not always the same.
+
+    Attributes
+    ----------
+    nbytes : int
+        Memory of its tables. Unit: bytes.
     """
 
     cdef Py_ssize_t _place
     cdef object _content
     cdef readonly object dtype
-    may_give_views = False  # of numbers
+    cdef readonly int64_t nbytes
+    gives_fresh = True
 
     def __call__(self, inputs, outputs):
         """The output alone; written to the array for it, where there is one."""
         x = self._content if self._place < 0 else inputs[self._place]
         return [self.apply(x, outputs[0] if outputs else None)]
 
+    def bound(self, inputs, outputs):
+        """As `HostFunction.bound`."""
+        if self._place < 0:
+            return self.need(ValueBound.of_array(self._content.shape, self._content.itemsize))
+        value = inputs[self._place]
+        return None if value is None or value.shape is None else self.need(value)
+
     cdef object apply(self, x, target):
         raise NotImplementedError
 
+    cdef object need(self, value):
+        """What it takes of an input as large as this; None where only a run tells."""
+        return None
+
     cdef _settle(self, place, content, dtype):
-        self._place, self._content, self.dtype = -1 if place is None else place, content, np.dtype(dtype)
+        self._place, self._content = -1 if place is None else place, content
+        self.dtype = None if dtype is None else np.dtype(dtype)
 
 
 cdef class OneHot(TextFunction):
@@ -113,10 +146,15 @@ cdef class OneHot(TextFunction):
         self._table, self._width, self._has_zeros = table, width, has_zeros
         if not all(0 <= column < width for column in table.values()):
             raise IndexError("a column beyond the last one")
+        self.nbytes = getsizeof(table) + sum(map(getsizeof, table))
         self._numbers = None
         if table and all(type(key) is int and -(2**63) <= key < 2**63 for key in table):
             self._numbers = np.array(sorted(table), np.int64)
             self._columns = np.array([table[key] for key in sorted(table)], np.int64)
+            self.nbytes += self._numbers.nbytes + self._columns.nbytes
+
+    cdef object need(self, value):
+        return _need_of(ValueBound.of_array((*value.shape, self._width), 4), prod(value.shape))
 
     cdef object apply(self, x, target):
         if self._numbers is not None and type(x) is ndarray and x.dtype == _INTEGERS:
@@ -191,6 +229,12 @@ cdef class Lookup(TextFunction):
         self._values = np.array([*values, default], self.dtype)
         self._itemsize = self._values.itemsize
         self._objects = [*values, default] if self.dtype.hasobject else None
+        self.nbytes = getsizeof(self._places) + sum(map(getsizeof, keys)) + self._values.nbytes
+        if self._objects is not None:
+            self.nbytes += getsizeof(self._objects) + sum(map(getsizeof, self._objects))
+
+    cdef object need(self, value):
+        return _need_of(ValueBound.of_array(value.shape, self._itemsize), prod(value.shape))
 
     cdef object apply(self, x, target):
         cdef list items = _items(x)
@@ -216,6 +260,29 @@ cdef class Lookup(TextFunction):
         return result
 
 
+cdef class Either(TextFunction):
+    """Texts as numbers, or numbers as texts, as what it is given says.
+
+    Parameters
+    ----------
+    place, content
+    there, back : Lookup
+        Of texts, and of numbers.
+    """
+
+    cdef Lookup _there, _back
+
+    def __init__(self, place, content, Lookup there not None, Lookup back not None):
+        self._settle(place, content, None)
+        self._there, self._back, self.nbytes = there, back, there.nbytes + back.nbytes
+
+    cdef object apply(self, x, target):
+        return (self._there if x.dtype.kind in "OU" else self._back).apply(x, target)
+
+    cdef object need(self, value):
+        return self._there.need(value)    # both take as much
+
+
 cdef class Pick(TextFunction):
     """The items of a list at the places that an array of integers says; negative ones count from its end.
 
@@ -229,7 +296,10 @@ cdef class Pick(TextFunction):
 
     def __init__(self, place, content, list items not None):
         self._settle(place, content, _OBJECTS)
-        self._from = items
+        self._from, self.nbytes = items, getsizeof(items)
+
+    cdef object need(self, value):
+        return _need_of(ValueBound.of_array(value.shape, sizeof(PyObject *)), prod(value.shape))
 
     cdef object apply(self, x, target):
         cdef list places = _items(x)
@@ -258,6 +328,11 @@ cdef class Maps(TextFunction):
     def __init__(self, place, content, list keys not None):
         self._settle(place, content, _OBJECTS)
         self._keys, self._empty = keys, dict.fromkeys(keys)
+        self.nbytes = getsizeof(self._empty) + sum(map(getsizeof, keys))
+
+    cdef object need(self, value):
+        nrows, width = prod(value.shape) // max(len(self._keys), 1), len(self._keys)
+        return HostNeed([None], 0, nrows * (64 + getsizeof(self._empty) + width * _LISTED_NBYTES))
 
     cdef object apply(self, x, target):
         cdef Py_ssize_t k, at, width = len(self._keys)
@@ -298,6 +373,7 @@ cdef class Normaliser(TextFunction):
     is_sensitive : bool
     """
 
+    makes_texts = True
     cdef object _case
     cdef frozenset _stop
     cdef bint _is_sensitive
@@ -331,6 +407,7 @@ cdef class Words(TextFunction):
         What stands behind the words of shorter texts.
     """
 
+    makes_texts = True
     cdef object _split, _filler
     cdef bint _is_marked
 
@@ -380,9 +457,15 @@ cdef class Sequences:
         Sequences, none of them empty, and their columns; a later one takes the place of an equal one.
     width : int
         How many columns there are.
+
+    Attributes
+    ----------
+    nbytes : int
+        Memory of the tree. Unit: bytes.
     """
 
     cdef dict _words
+    cdef readonly int64_t nbytes
     cdef Branch *_branches
     cdef uint64_t _mask
     cdef int32_t *_columns     # of nodes; -1 for those at which no sequence ends
@@ -410,6 +493,8 @@ cdef class Sequences:
             if not 0 <= column < width:
                 raise ValueError(f"column {column} of {width}")
             self._columns[self._enter(words)] = column
+        self.nbytes = size * sizeof(Branch) + (nwords + self._nnodes + 1) * sizeof(int32_t)
+        self.nbytes += getsizeof(self._words) + sum(map(getsizeof, self._words))
 
     def __dealloc__(self):
         free(self._branches)
@@ -516,6 +601,10 @@ cdef class Counts(TextFunction):
         self._are_flags, self._spend = are_flags, spend
         if self._weights.shape != (self._width,):
             raise ValueError(f"{self._weights.shape} weights for {self._width} columns")
+        self.nbytes = sequences.nbytes + self._weights.nbytes
+
+    cdef object need(self, value):
+        return _need_of(ValueBound.of_array((*value.shape[:-1], self._width), 4), prod(value.shape))
 
     cdef object apply(self, x, target):
         cdef list items = _items(x)

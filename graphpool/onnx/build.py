@@ -143,10 +143,10 @@ class GraphBuilder:
         self._literals: dict[Any, Value] = {}
 
     def new_tensor(self, dtype: DataType | None, shape: tuple[int, ...] | None) -> LogicalTensor:
-        """A tensor with a new id; without type or shape it stands for a Python object."""
+        """A tensor with a new id; without type or shape it stands for a Python object, as an array of texts."""
         self._next_id += 1
         if dtype is None or shape is None:
-            return LogicalTensor(self._next_id, DataType.UNDEF)
+            return LogicalTensor(self._next_id, DataType.UNDEF, shape)
         return LogicalTensor(self._next_id, _buffered(dtype), shape)
 
     def tensor(self, value: Value) -> LogicalTensor:

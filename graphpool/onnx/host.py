@@ -15,6 +15,7 @@ import numpy as np
 from graphpool.backends.reference.backend import run_ops
 from graphpool.errors import GraphpoolError
 from graphpool.fork import reset_in_child
+from graphpool.runtime.host_room import need_of_results
 
 from ._words import TextFunction
 from .arrays import numpy_type
@@ -31,6 +32,7 @@ from .types import make_type
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from graphpool.runtime.host_room import HostNeed, ValueBound
     from graphpool.runtime.model_form import HostFunction
 
     from .bounds import Bounds
@@ -150,6 +152,10 @@ class _Expression:
         self._passed = passed
         self._make_other = make_other
 
+    def bound(self, inputs: Sequence[ValueBound | None], outputs: Sequence[ValueBound | None]) -> HostNeed | None:
+        """As `HostFunction.bound`."""
+        return _evaluator_need(self._node, inputs, outputs)
+
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         """The node's named outputs."""
         contents = {**self._known, **{name: inputs[number] for name, number in self._passed.items()}}
@@ -171,6 +177,26 @@ class _Expression:
             return value.plain_content if value.tensor is None else arrays[value.tensor.id]
 
         return list(map(content_of, named))
+
+
+_TAKEN = {"AffineGrid": 7, "BitCast": 0, "Cast": 0, "DeformConv": 2, "Det": 2, "MaxUnpool": 1, "RegexFullMatch": 0}
+"""Op -> how many times the memory of inputs and results ONNX's evaluator takes at most beside results, as measured."""
+
+_EVALUATOR_NBYTES = 2**14
+"""For what it makes of numbers."""
+
+
+def _evaluator_need(
+    node: Node, inputs: Sequence[ValueBound | None], outputs: Sequence[ValueBound | None]
+) -> HostNeed | None:
+    """What ONNX's evaluator takes for a node, where that is known."""
+    results = need_of_results(outputs)
+    makes_texts = node.op_type == "Cast" and node.attrs["to"] == TensorProto.STRING
+    if results is None or None in inputs or node.op_type not in _TAKEN or makes_texts:
+        return None
+    nbytes = results.nbytes + sum(value.nbytes for value in inputs if value is not None)
+    most = results.nbytes + _TAKEN[node.op_type] * nbytes + _EVALUATOR_NBYTES
+    return results._replace(nbytes=most, is_measured=True)
 
 
 class _Evaluator:
@@ -197,15 +223,20 @@ class _Evaluator:
         )
         imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         self._evaluator = CountingEvaluator(helper.make_model(graph, opset_imports=imports))
-        self._bounds, self._label = source.bounds, node.label
+        self._node, self._bounds, self._label = node, source.bounds, node.label
         self._elem_types = [_elem_type(value) for name, value in zip(node.output, results, strict=False) if name]
         self._known = dict(known)
         self._passed = list(passed.items())
+        self.makes_texts = TensorProto.STRING in self._elem_types
         self._reset_in_child()
         reset_in_child(self)
 
     def _reset_in_child(self) -> None:
         self._lock = threading.Lock()
+
+    def bound(self, inputs: Sequence[ValueBound | None], outputs: Sequence[ValueBound | None]) -> HostNeed | None:
+        """As `HostFunction.bound`."""
+        return _evaluator_need(self._node, inputs, outputs)
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         """The node's named outputs."""
@@ -220,16 +251,30 @@ def _typed(function: HostFunction, node: Node, results: Sequence[Value]) -> Host
     """The function, with arrays of the types that were inferred."""
     elem_types = [_elem_type(value) for name, value in zip(node.output, results, strict=False) if name]
     dtypes = [numpy_type(elem_type) if elem_type else None for elem_type in elem_types]
-    if dtypes == [np.dtype(np.object_)] or (isinstance(function, TextFunction) and dtypes == [function.dtype]):
-        return function  # what gives texts gives objects
+    is_fit = dtypes == [np.dtype(np.object_)]  # what gives texts gives objects
+    if not any(dtypes) or is_fit or (isinstance(function, TextFunction) and dtypes == [function.dtype]):
+        return function
+    return _Typed(function, dtypes)
 
-    def run(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+
+class _Typed:
+    """A function, with arrays of given types, None for those that stay as they are."""
+
+    def __init__(self, function: HostFunction, dtypes: Sequence[np.dtype[Any] | None]) -> None:
+        self._function, self._dtypes = function, dtypes
+
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        """The results."""
         return [
             result if dtype is None or result.dtype == dtype else result.astype(dtype)
-            for result, dtype in zip(function(inputs, outputs), dtypes, strict=True)
+            for result, dtype in zip(self._function(inputs, outputs), self._dtypes, strict=True)
         ]
 
-    return run if any(dtypes) else function
+    def __getattr__(self, name: str) -> Any:
+        """What else the function tells."""
+        if name == "_function":  # while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._function, name)
 
 
 def _elem_type(value: Value) -> int:

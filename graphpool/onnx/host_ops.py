@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool.runtime.constant_memory import filled
+from graphpool.runtime.host_room import HostNeed, ValueBound
 
 from .arrays import numpy_type, to_array
+from .host_sequences import SEQUENCES
 from .proto import TensorProto
 from .shape_values import measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.runtime.model_form import HostFunction
 
     from .node import Node
@@ -193,6 +194,8 @@ VIEWS: dict[str, Any] = dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatt
 class _Unique:
     """The elements, or slices along an axis, that differ, in order or by first appearance, and where they come."""
 
+    gives_fresh = True
+
     def __init__(self, node: Node, places: Sequence[int | None], known: Mapping[str, Any], opsets: Any) -> None:
         self._node, self._place = node, places[0]
         self._get = getter(node, places, known)
@@ -214,15 +217,18 @@ class _Unique:
         values = np.take(data.reshape(-1) if axis is None else data, first, axis or 0)
         return [part for name, part in zip(self._node.output, (values, first, inverse, counts), strict=False) if name]
 
-    def bound(self, inputs: Sequence[LogicalTensor]) -> tuple[list[tuple[int, ...]], int]:
+    def bound(self, inputs: Sequence[ValueBound | None], outputs: Any) -> HostNeed | None:
         """As `HostFunction.bound`, where all differ: `_groups` has them twice, marks for each, and six orders."""
         assert self._place is not None  # what is known is not passed
         source = inputs[self._place]
-        shape = source.shape or ()
+        shape = None if source is None else source.shape
+        if source is None or shape is None:
+            return None
         count = prod(shape) if self._axis is None else shape[self._axis]
-        shapes = [(count,) if self._axis is None else shape, (count,), (count,), (count,)]
-        named = [found for name, found in zip(self._node.output, shapes, strict=False) if name]
-        return named, prod(shape) * (2 * source.dtype.numpy.itemsize + 6) + 7 * 8 * count + 2**12
+        orders = [ValueBound.of_array((count,), 8)] * 3
+        values = [source._replace(shape=(count,) if self._axis is None else shape), *orders]
+        named = [found for name, found in zip(self._node.output, values, strict=False) if name]
+        return HostNeed(named, 2 * source.nbytes + 6 * prod(shape) + 7 * 8 * count + 2**12)
 
 
 def _groups(rows: Any) -> tuple[Any, Any, Any]:
@@ -260,6 +266,8 @@ class _Random:
     `draw` makes doubles, and at most so many again in between.
     """
 
+    gives_fresh = True
+
     def __init__(
         self, draw: Callable[..., Any], node: Node, places: Sequence[int | None], known: Mapping[str, Any], opsets: Any
     ) -> None:
@@ -274,10 +282,10 @@ class _Random:
         found = self._draw(self._generator, self._attrs, like)
         return [found.astype(self._wanted or like.dtype, copy=False)]
 
-    def bound(self, inputs: Sequence[LogicalTensor]) -> tuple[list[tuple[int, ...]], int]:
+    def bound(self, inputs: Sequence[ValueBound | None], outputs: Any) -> HostNeed | None:
         """As `HostFunction.bound`."""
-        shape = tuple(inputs[0].shape or ()) if inputs else tuple(self._attrs.get("shape", ()))
-        return [shape], 2 * 8 * prod(shape) + _SMALL_NBYTES
+        shape = getattr(inputs[0], "shape", None) if inputs else tuple(self._attrs.get("shape", ()))
+        return None if shape is None else HostNeed([ValueBound.of_array(shape, 8)], 16 * prod(shape) + _SMALL_NBYTES)
 
 
 _SMALL_NBYTES = 2**10
@@ -300,6 +308,7 @@ def _bernoulli(generator: np.random.Generator, attrs: Mapping[str, Any], like: A
 
 
 SEARCHES: dict[str, Any] = {
+    **SEQUENCES,
     "Constant": _constant,
     "ConstantOfShape": _filled,
     **dict.fromkeys(("Shape", "Size"), _measure),

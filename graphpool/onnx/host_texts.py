@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._words import Counts, Lookup, Maps, Normaliser, OneHot, Pick, Sequences, Words, texts_of
+from graphpool.runtime.host_room import HostNeed, ValueBound, need_of_results
+
+from ._words import Counts, Either, Lookup, Maps, Normaliser, OneHot, Pick, Sequences, Words, texts_of
 from .arrays import to_array
 from .encoders import listed
 from .expressions import compile_pattern
@@ -43,13 +45,41 @@ def _as_text(item: Any) -> Any:
     return item.decode() if isinstance(item, bytes) else item
 
 
-def _of_one(node: Node, places: Any, known: Mapping[str, Any], function: Callable[[Any], Any]) -> HostFunction:
-    """A host function that takes one input to one output."""
-    place = places[0]
-    if place is None:
-        content = known[node.input[0]]
-        return lambda inputs, outputs: [function(content)]
-    return lambda inputs, outputs: [function(inputs[place])]
+class _OfOne:
+    """A host function that takes one input to one output.
+
+    `tell` takes a bound of the input, and says what is taken; without it that is the result. The other facts are those
+    of `HostFunction`.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        places: Any,
+        known: Mapping[str, Any],
+        function: Callable[[Any], Any],
+        *,
+        tell: Callable[[ValueBound], HostNeed] | None = None,
+        gives_fresh: bool = True,
+        makes_texts: bool = False,
+        nbytes: int = 0,
+    ) -> None:
+        self._place, self._content = _input(node, places, known)
+        self._function, self._tell = function, tell
+        self.gives_fresh, self.makes_texts, self.nbytes = gives_fresh, makes_texts, nbytes
+
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        """The result."""
+        return [self._function(self._content if self._place is None else inputs[self._place])]
+
+    def bound(self, inputs: Sequence[ValueBound | None], outputs: Sequence[ValueBound | None]) -> HostNeed | None:
+        """As `HostFunction.bound`."""
+        if self.makes_texts:
+            return None
+        if self._tell is None:
+            return need_of_results(outputs)
+        value = None if self._place is None else inputs[self._place]
+        return None if value is None or value.shape is None else self._tell(value)
 
 
 def _input(node: Node, places: Any, known: Mapping[str, Any]) -> tuple[int | None, Any]:
@@ -75,7 +105,7 @@ def _dict_vectorizer(node: Node, places: Any, known: Mapping[str, Any], bounds: 
             return texts_of([x.get(key, "") for key in keys], (1, len(keys)))
         return np.array([[x.get(key, 0) for key in keys]])
 
-    return _of_one(node, places, known, vectorise)
+    return _OfOne(node, places, known, vectorise)
 
 
 def _cast_map(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -96,7 +126,7 @@ def _cast_map(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds)
         row = {key: convert(x[key]) for key in sorted(x)}
         return np.array([list(row.values()) if is_dense else [row.get(key, empty) for key in range(most)]], dtype)
 
-    return _of_one(node, places, known, cast)
+    return _OfOne(node, places, known, cast, makes_texts=dtype is np.object_)
 
 
 # ---- categories
@@ -143,10 +173,10 @@ def _label_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bo
     if "classes_strings" in node.attrs:  # of opset 1, in both directions
         classes: list[Any] = _attr(node, "classes_strings")
         numbers = list(range(len(classes)))
-        return _both_ways(
+        return Either(
+            *given,
             Lookup(*given, classes, numbers, node.attrs.get("default_int64", -1), np.int64),
             Lookup(*given, numbers, classes, _attr(node, "default_string", "_Unused"), np.object_),
-            *given,
         )
     keys, values = _listed(node, "keys"), _listed(node, "values")
     if not keys or len(keys) != len(values):
@@ -160,21 +190,11 @@ def _category_mapper(node: Node, places: Any, known: Mapping[str, Any], bounds: 
     if len(numbers) != len(texts):
         raise ValueError(f"{len(numbers)} numbers and {len(texts)} texts")
     given = _input(node, places, known)
-    return _both_ways(
+    return Either(
+        *given,
         Lookup(*given, texts, numbers, _attr(node, "default_int64", -1), np.int64),
         Lookup(*given, numbers, texts, _attr(node, "default_string", "_Unused"), np.object_),
-        *given,
     )
-
-
-def _both_ways(there: HostFunction, back: HostFunction, place: int | None, content: Any) -> HostFunction:
-    """One function for texts, and another for numbers."""
-
-    def find(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
-        x = content if place is None else inputs[place]
-        return (there if x.dtype.kind in "OU" else back)(inputs, outputs)
-
-    return find
 
 
 def _one_hot_encoder(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -255,7 +275,15 @@ def _vectorizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bound
             found[..., column] = np.where(mine != 0, mine, before) if mode == "IDF" else before + mine
         return found
 
-    return _of_one(node, places, known, add_up)
+    def tell(x: ValueBound) -> HostNeed:
+        """Counts, and what they add up to, column by column."""
+        result = ValueBound.of_array((*(x.shape or ())[:-1], width), 4)
+        need = count.bound([x], [])
+        assert need is not None  # its shape is known
+        nbytes = need.nbytes + result.nbytes + 16 * prod((x.shape or ())[:-1])
+        return HostNeed([result], nbytes, need.objects_nbytes)
+
+    return _OfOne(node, places, known, add_up, tell=tell, nbytes=count.nbytes)
 
 
 def _tokenizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -281,9 +309,20 @@ def _tokenizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds
     return Words(*_input(node, places, known), split, bool(is_marked), padding)
 
 
-def _concat_texts(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
-    get = getter(node, places, known)
-    return lambda inputs, outputs: [np.asarray(np.add(*get(inputs)), np.object_)]
+class _ConcatTexts:
+    """Two arrays of texts, each text with its partner's behind it."""
+
+    gives_fresh = makes_texts = True
+
+    def __init__(self, node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> None:
+        self._get = getter(node, places, known)
+
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        """The result."""
+        return [np.asarray(np.add(*self._get(inputs)), np.object_)]
+
+    def bound(self, inputs: Any, outputs: Any) -> None:
+        """As `HostFunction.bound`: only a run tells how long texts are."""
 
 
 # ---- moves
@@ -312,7 +351,7 @@ def _flatten(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) 
         nrows = prod(x.shape[: axis + x.ndim if axis < 0 else axis])
         return x.reshape(nrows, x.size // max(nrows, 1))
 
-    return _of_one(node, places, known, flatten)
+    return _OfOne(node, places, known, flatten, gives_fresh=False)
 
 
 def _squeeze(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds) -> HostFunction:
@@ -358,7 +397,7 @@ def _moved(make: Any) -> Make:
 
 
 TEXT_MOVES: dict[str, Make] = {
-    "Identity": lambda node, places, known, bounds: _of_one(node, places, known, lambda x: x),
+    "Identity": lambda node, places, known, bounds: _OfOne(node, places, known, lambda x: x, gives_fresh=False),
     "Flatten": _flatten, "Gather": _gather, "Reshape": _reshape, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
     "Where": _select,
     **{kind: _moved(MOVES[kind]) for kind in ("Expand", "Transpose", "Concat", "Equal")},
@@ -371,7 +410,7 @@ _ML: dict[str, Make] = {
     "ArrayFeatureExtractor": _feature_extractor,
 }  # fmt: skip
 _OWN: dict[str, Make] = {
-    "StringNormalizer": _normalizer, "TfIdfVectorizer": _vectorizer, "StringConcat": _concat_texts,
+    "StringNormalizer": _normalizer, "TfIdfVectorizer": _vectorizer, "StringConcat": _ConcatTexts,
 }  # fmt: skip
 
 BY_DOMAIN: dict[str, dict[str, Make]] = {

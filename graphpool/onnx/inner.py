@@ -266,8 +266,9 @@ def _repeat(walk: Walk, node: Node, repeated: _Repeated, body: _Body) -> list[Va
     rows = body.given[len(states) :]
     results = [(given.opened() if body.is_open else given).value(walk) for given in body.given[: len(states)]]
     length = None if body.check is not None else repeated.length
+    has_places = length is not None and not body.is_open and repeated.condition is None
     for given in rows:
-        is_known = given.is_known and length is not None and not body.is_open and repeated.condition is None
+        is_known = given.is_known and has_places
         inside = given.opened().dims if body.is_open else given.dims
         dims = None if inside is None else (length if is_known else None, *inside)
         results.append(Given(given.dtype, dims, is_known).value(walk))
@@ -280,6 +281,7 @@ def _repeat(walk: Walk, node: Node, repeated: _Repeated, body: _Body) -> list[Va
         node.label, body.ports, shapes, body.make, walk.owner.source.bounds.host, places,
         most=None if repeated.trips is not None or repeated.scanned else repeated.length,
         takes_most=repeated.trips is not None, takes_condition=repeated.condition is not None,
+        has_places=has_places and all(given.is_known for given in rows),
     )  # fmt: skip
     walk.add_inner(node, function, unique.values, results, body.is_native)
     return results

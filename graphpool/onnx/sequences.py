@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from graphpool._dataclasses import dataclass
+from graphpool.runtime.host_room import HostNeed, ValueBound
 from graphpool.typing import DataType
 
 from .build import NotConvertible, Value, require
@@ -16,8 +17,6 @@ from .types import make_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from graphpool.graph.logical_tensor import LogicalTensor
 
     from .node import Node
 
@@ -195,6 +194,8 @@ def sequence_node(items: Sequence[Value], name: str) -> Node:
 class AsList:
     """A host function that gives a list of copies of its inputs at these places."""
 
+    gives_fresh = True
+
     def __init__(self, places: Sequence[int]) -> None:
         self._places = places
 
@@ -202,6 +203,8 @@ class AsList:
         """The list."""
         return [[np.array(inputs[place]) for place in self._places]]
 
-    def bound(self, inputs: Sequence[LogicalTensor]) -> tuple[list[None], int]:
+    def bound(self, inputs: Sequence[ValueBound | None], outputs: Any) -> HostNeed | None:
         """As `HostFunction.bound`."""
-        return [None], sum(inputs[place].nbytes for place in self._places)
+        items = [value for place in self._places if (value := inputs[place]) is not None]
+        found = ValueBound.of_items(items)
+        return HostNeed([found], found.nbytes) if len(items) == len(self._places) else None

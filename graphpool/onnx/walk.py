@@ -7,6 +7,8 @@ from itertools import count
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from graphpool._sizes import hint_of, is_variable
 from graphpool.errors import (
     GraphpoolError,
@@ -145,7 +147,7 @@ class Walk:
 
     def _output_tensor(self, value: Value) -> LogicalTensor:
         if value.tensor is None and not value.is_plain:
-            value.tensor = self.builder.new_tensor(None, None)
+            value.tensor = self.builder.new_tensor(None, getattr(value.content, "shape", None))
             self.builder.constants[value.tensor.id] = value.content
         return self.builder.dense_tensor(value)
 
@@ -441,9 +443,11 @@ class Walk:
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         sources = list({id(value): value for value in read if not value.is_known}.values())
         function = find_host_function(self._source, node, inputs, captured, sources, results, self._refusal)
-        for value in read:
+        for value in read:  # what is known counts among the constants of the form
             if value.is_known and value.is_plain and not isinstance(value.content, ShapeArray):
-                self.builder.tensor(value)  # counts among the constants of the form
+                self.builder.tensor(value)
+            elif isinstance(value.content, np.ndarray) and value.tensor is None:
+                self._output_tensor(value)
         op_id = self.builder.add_wildcard(
             [self.builder.tensor(value) for value in sources],
             [value.tensor for value in results if value.tensor is not None],

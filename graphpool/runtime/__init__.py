@@ -43,7 +43,8 @@
                     branches.py: one of two, loop.py: a body so many times; trip_places.py: where its trips
                     read and write, open_trips.py: those whose shapes change, _trip_sizes.pyx: their sizes,
                     inner_calls.py: models inside them
-    _host_call.pyx  the call of a host function, and the steps and time of those of one run
+    _host_call.pyx  the call of a host function, and the steps and time of those of one run; host_room.py: what they
+                    take at most
     partition_runs.py  which of its partitions are compiled as one
     executable.py   a form of a model: compiled partitions and host functions over one arena
     form_parts.py   what it is made of on each kind of device

@@ -25,7 +25,9 @@ cdef class HostCall:
     cdef HostBudget budget
     cdef ArrayAllocator arrays
     cdef bint is_inner          # whether its memory is counted where the inner models run
-    cdef bint may_give_views
+    cdef bint copies_inputs     # since results may be views of them
+    cdef bint makes_texts, keeps_room
     cdef int call(self) except -1
     cdef int copy_arrays(self, list sources) except -1
+    cdef int charge_texts(self, result) except -1
     cdef int put(self, list targets, results) except -1

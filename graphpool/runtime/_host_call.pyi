@@ -28,5 +28,6 @@ class HostCall:
         are_plain: Sequence[bool],
         budget: HostBudget | None,
         arrays: ArrayAllocator,
+        keeps_room: bool = True,
     ) -> None: ...
     def __call__(self) -> None: ...

@@ -5,6 +5,8 @@ from libc.stdint cimport int64_t
 from graphpool.memory._arrays cimport ArrayAllocator
 from graphpool.memory._gate cimport clock_ns
 
+from ._ndarray cimport fields_of
+
 import threading
 
 from numpy import ndarray
@@ -97,21 +99,25 @@ cdef class HostCall:
     budget : HostBudget or None
     arrays : ArrayAllocator
         Charges for the arrays that the function makes.
+    keeps_room : bool
+        Whether what is reserved for the arrays of host functions is still needed behind inner models, which have room
+        of their own.
 
     Notes
     -----
     Threads: one call at a time. Cost: half a microsecond beside the function.
     """
 
-    def __cinit__(self, step, dict values not None, are_plain, HostBudget budget, ArrayAllocator arrays not None):
+    def __cinit__(self, step, dict values not None, are_plain, HostBudget budget, ArrayAllocator arrays not None,
+                  bint keeps_room=True):
         self.step, self.function, self.label = step, step.function, step.label
         self.inputs, self.outputs, self.are_plain = step.inputs, step.outputs, list(are_plain)
         if len(self.are_plain) != len(self.outputs):
             raise ValueError(f"{len(self.are_plain)} of {len(self.outputs)} outputs")
         self.values, self.budget, self.arrays = values, budget, arrays
         self.is_inner = isinstance(step.function, InnerModels)
-        self.may_give_views = not (all(self.are_plain) or self.is_inner or hasattr(step.function, "bound"))
-        self.may_give_views &= getattr(step.function, "may_give_views", True)
+        self.copies_inputs = not (all(self.are_plain) or self.is_inner or step.gives_fresh)
+        self.makes_texts, self.keeps_room = getattr(step.function, "makes_texts", False), keeps_room
 
     def __call__(self):
         """Run the function, and keep its results, or copy them to where they belong.
@@ -137,13 +143,18 @@ cdef class HostCall:
         for k in range(len(self.outputs)):
             targets.append(self.values[self.outputs[k]] if self.are_plain[k] else None)
         if self.is_inner:
+            if not self.keeps_room:
+                self.arrays.unreserve()
             return self.put(targets, self.function(sources, targets))
         if self.budget is not None:
             self.budget.count(1, self.label)
         try:
-            if self.may_give_views:
+            if self.copies_inputs:
                 self.copy_arrays(sources)
             results = self.function(sources, targets)
+            if self.makes_texts:
+                for result in results:
+                    self.charge_texts(result)
         except (LimitError, OutOfMemoryError):
             raise
         except Exception as error:
@@ -159,6 +170,14 @@ cdef class HostCall:
         for k in range(len(sources)):
             if isinstance(sources[k], ndarray) and not sources[k].dtype.hasobject:
                 sources[k] = sources[k].copy()
+        return 0
+
+    cdef int charge_texts(self, result) except -1:
+        """Charge for the texts of what the function has made."""
+        while isinstance(result, ndarray) and not result.flags.owndata:
+            result = result.base
+        if isinstance(result, ndarray):
+            self.arrays.charge_texts(result, fields_of(result).data)
         return 0
 
     cdef int put(self, list targets, results) except -1:

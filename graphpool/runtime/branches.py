@@ -9,6 +9,7 @@ import numpy as np
 from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidShapeError, explain
 
+from .host_room import RunBound
 from .inner_models import InnerModels, inner_run
 
 if TYPE_CHECKING:
@@ -70,12 +71,17 @@ class Branches(InnerModels):
             found = self.open_model(taken).run(arrays)
         return [found[name] for name in branch.outputs]
 
-    def nbytes(self, shapes: Sequence[Any]) -> tuple[int, int]:
+    def bound_run(self, shapes: Sequence[Any]) -> RunBound:
         """As of `InnerModels`; of both branches."""
-        kept, run = 0, 0
+        kept, run, opened, objects, unbounded = 0, 0, 0, 0, list[str]()
         for number, branch in enumerate(self.branches):
             given = {name: shapes[place] for name, place in zip(branch.inputs, branch.places, strict=True)}
-            if None not in given.values():
-                nbytes = self.open_model(number).bounded_nbytes(given)
-                kept, run = kept + nbytes[0], max(run, nbytes[1])
-        return kept, run
+            if None in given.values():
+                unbounded.append(self._name)
+                continue
+            bound = self.open_model(number).bound_run(given)
+            kept, run = kept + bound.kept_nbytes, max(run, bound.run_nbytes)
+            opened += bound.opened_nbytes
+            objects = max(objects, bound.objects_nbytes)
+            unbounded.extend(bound.unbounded)
+        return RunBound(kept, run, tuple(unbounded), objects, opened_nbytes=opened)

@@ -14,6 +14,7 @@ from graphpool.cache.identity import Fingerprint, QuickFingerprint, digest_of, q
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.fork import cached_property
 from graphpool.mapped_file import MappedFile, ReadMapping
+from graphpool.memory._arrays import texts_nbytes
 from graphpool.typing import DataType
 
 from .constant_memory import memory_of
@@ -221,7 +222,11 @@ def files_of(arrays: Iterable[Any]) -> list[MappedFile]:
 
 def held_nbytes(weight: Any) -> int:
     """Memory of a constant beside what is packed of it: none in a file mapped for reading, or if it is packed."""
-    return 0 if _mapping_of(weight) is not None else int(getattr(memory_of(weight), "nbytes", 0))
+    if _mapping_of(weight) is not None:
+        return 0
+    memory = memory_of(weight)
+    texts = texts_nbytes(memory) if isinstance(memory, np.ndarray) and memory.dtype.hasobject else 0
+    return int(getattr(memory, "nbytes", 0)) + texts
 
 
 def mapped_nbytes(weight: Any) -> int:

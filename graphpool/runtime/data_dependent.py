@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
 
+from .host_room import RunBound
 from .inner_models import InnerModels, inner_run
 
 if TYPE_CHECKING:
@@ -64,10 +65,10 @@ class DataDependentPart(InnerModels):
             found = self.model.run(arrays)
         return [found[name] for name in self._names]
 
-    def nbytes(self, shapes: Sequence[Any]) -> tuple[int, int]:
+    def bound_run(self, shapes: Sequence[Any]) -> RunBound:
         """As of `InnerModels`."""
         bounds = self._largest_shapes(shapes)
-        return (0, 0) if bounds is None else self.model.bounded_nbytes(bounds)
+        return RunBound(unbounded=(self.model.name,)) if bounds is None else self.model.bound_run(bounds)
 
     def _largest_shapes(self, shapes: Sequence[Any]) -> Mapping[str, Any] | None:
         """The largest shapes of all inputs; None if one is not known."""

@@ -15,9 +15,10 @@ from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .form_charge import FormCharge
 from .form_constants import has_packed
-from .form_plan import FormPlan, bound_of
+from .form_plan import FormPlan
 from .form_record import write_form
 from .form_steps import FormSteps
+from .host_room import RunBound
 from .inner_models import InnerModels
 from .mapped_reads import MappedReads
 from .model_step import is_plain
@@ -74,10 +75,9 @@ class Executable(ResizableForm):
     With `steps` nothing is compiled: they were read, with the form. `key` tells it from others, as of `FormRequest`; it
     is None if it is not to be stored. `results` gives fresh results, shared with other forms. `precomputed` as in
     `ModelForm`. `results_nbytes` are the outputs of one run but for those whose shape follows from contents;
-    `host_nbytes` is reserved by a run for arrays that NumPy makes in host functions: for what the one that takes most
-    gives and is given copies of, as far as shapes are known. With `states`, outputs go into the memory of a session,
-    which brings it; `appended` are the names of those for which the part that they have in common with their input is
-    not written.
+    `host_nbytes` is reserved by a run for arrays that NumPy makes in host functions, as `HostRoom` says. With `states`,
+    outputs go into the memory of a session, which brings it; `appended` are the names of those for which the part that
+    they have in common with their input is not written.
 
     Raises `UnsupportedError` for an op that has neither a backend nor a host function, and `OutOfMemoryError`, whose
     `smallest_limit` would do, where the engine's budget can never hold programs, constants and arena at once; nothing
@@ -128,7 +128,9 @@ class Executable(ResizableForm):
         self._results = ResultArrays(engine.host_budget, f"results of {name}") if results is None else results
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}") if arenas is None else arenas
         held = () if states is None else states.outputs
-        self._places = parts.places(form.outputs, self._tensors, self._steps, held, engine.planner)
+        texts = [form.constants.get(i) for i in form.outputs.values() if i not in self._tensors]
+        copied_nbytes = sum(value.nbytes for value in texts if isinstance(value, np.ndarray))
+        self._places = parts.places(form.outputs, self._tensors, self._steps, held, engine.planner, copied_nbytes)
         self._make_plan(self, made.values, None)
         self.runner = self._first_runner = parts.runner(
             self.form, self._tensors, self._steps, self._places.targets, self._constants, self._stream, self._results,
@@ -517,34 +519,48 @@ class Executable(ResizableForm):
         """What one run takes of the budget, see `Model.predict_peak`. Unit: bytes."""
         return self.kept_nbytes + self.run_nbytes
 
-    def inner_nbytes(self, prepares: bool = False) -> tuple[int, int]:
+    def inner_bound(self, prepares: bool = False) -> RunBound:
         """What models inside the form take beside that at most, as far as it is bounded.
 
-        Memory that is held between runs, and that of a run. Compiles them, if that was not done: with `prepares` those
-        alone that are to be compiled with the form. Unit: bytes.
+        Compiles them, if that was not done: with `prepares` those alone that are to be compiled with the form. All
+        nodes of the form of which no bound is known are named.
 
         Raises
         ------
         OutOfMemoryError
             The budget can never hold both at once.
         """
-        kept, run = 0, 0
-        largest: dict[int, tuple[int, ...] | None] = {}  # shapes that only a run tells
+        kept, most, held, objects, opened = 0, 0, 0, 0, 0
+        host = self._plan.host
+        reserved = {id(step): host.nbytes for step in self._plan.before_functions}
+        unbounded = list(host.unbounded)
+        largest = {i: value.shape for i, value in host.values.items()}  # shapes that only a run tells
         for step in self._steps:
-            bound = bound_of(self._tensors, step)
-            if bound is not None:
-                largest.update(zip(step.outputs, bound[0], strict=True))
             if isinstance(step.function, InnerModels) and (step.function.is_prepared or not prepares):
                 tensors = [self._tensors.get(i) for i in step.inputs]
                 shapes = [
                     t.shape if t is not None and is_plain(t) else largest.get(i)
                     for i, t in zip(step.inputs, tensors, strict=True)
                 ]
-                nbytes = step.function.nbytes(shapes)
-                kept, run = kept + nbytes[0], max(run, nbytes[1])
+                bound = step.function.bound_run(shapes)
+                kept += bound.kept_nbytes
+                most = max(most, reserved.get(id(step), host.held_nbytes) + held + bound.run_nbytes)
+                objects, opened = max(objects, bound.objects_nbytes), opened + bound.opened_nbytes
+                if not all(is_plain(self._tensors.get(i)) for i in step.outputs):
+                    held += bound.run_nbytes  # its results have no other place
+                unbounded.extend(bound.unbounded)
+                largest.update(zip(step.outputs, bound.results, strict=False))
+        run = max(most - host.nbytes, 0)
         if run:
             self._engine.budget.check(self.run_nbytes + run, holder=self._name)
-        return kept, run
+        slack = min(max(most - host.held_nbytes, 0), host.nbytes - host.held_nbytes)
+        objects += host.objects_nbytes + slack
+        return RunBound(kept, run, tuple(dict.fromkeys(unbounded)), objects, opened_nbytes=opened)
+
+    @property
+    def reserved_nbytes(self) -> int:
+        """What runs reserve for host functions, if these may write less of it. Unit: bytes."""
+        return 0 if self._plan.host.is_exact else self.host_nbytes
 
     def with_inner(self) -> list[Executable]:
         """The form, and those of models inside it that were used last."""

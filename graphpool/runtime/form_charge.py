@@ -40,7 +40,7 @@ class FormCharge:
     ) -> None:
         self._engine, self._constants = engine, constants
         self._shares: list[PrimitiveShare] = []
-        users, weights = engine.primitives, list(constants.values.values())
+        users, weights = engine.primitives, constants.contents
         used = [primitive for primitive in {c.primitive: None for c in compiled} if primitive is not None]
         self.programs_nbytes = sum(primitive.nbytes for primitive in used)
         missing = sum(map(users.missing_nbytes, used)) + constants.missing_nbytes()
@@ -66,4 +66,4 @@ class FormCharge:
         shares, self._shares = self._shares, []
         for share in shares:
             share.leave(False)
-        self._engine.constants.release(self._constants.values.values())
+        self._engine.constants.release(self._constants.contents)

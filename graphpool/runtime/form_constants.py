@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,6 +67,7 @@ class FormConstants:
         bound: MutableMapping[int, Tensor],
     ) -> None:
         self.values = dict(form.constants)
+        self._tables = [one for one in form.host_functions.values() if getattr(one, "nbytes", 0)]
         self.tensors: dict[int, Tensor] = {}
         self._form, self._described, self._steps = form, described, steps
         self._stream = stream
@@ -78,13 +79,18 @@ class FormConstants:
     def held(self) -> dict[Hashable, int]:
         """Size in bytes of what the budget counts, by keys that are equal for what forms share.
 
-        These are the values, see `EngineConstants.nbytes_of`.
+        These are the `contents`, see `EngineConstants.nbytes_of`.
         """
-        return {id(value): self._engine.constants.nbytes_of(value) for value in self.values.values()}
+        return {id(value): self._engine.constants.nbytes_of(value) for value in self.contents}
+
+    @property
+    def contents(self) -> list[Any]:
+        """The values, and host functions that hold tables."""
+        return [*self.values.values(), *self._tables]
 
     def missing_nbytes(self) -> int:
-        """What the budget would be charged for the values now. Unit: bytes."""
-        return self._engine.constants.missing_nbytes(self.values.values())
+        """What the budget would be charged for the contents now. Unit: bytes."""
+        return self._engine.constants.missing_nbytes(self.contents)
 
     def cached(self) -> dict[Hashable, int]:
         """The packed constants that the constant tensor cache keeps now: key -> size in bytes."""

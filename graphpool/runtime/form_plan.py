@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool._dataclasses import dataclass
 from graphpool.fork import cached_property
 
+from .host_room import NO_ROOM, HostRoom
 from .inner_models import InnerModels
 from .model_step import find_buffers, is_plain, plan_arena
 
@@ -22,10 +23,7 @@ if TYPE_CHECKING:
     from .model_step import ModelStep
     from .variable_partition import Plan
 
-__all__ = ["FormPlan", "RangeLayout", "TensorPlaces", "bound_of"]
-
-_SMALL_NBYTES = 2**10
-"""For what a host function makes of numbers and shapes."""
+__all__ = ["FormPlan", "RangeLayout", "TensorPlaces"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,8 @@ class TensorPlaces:
         Names of the outputs that go into the memory of a session.
     planner : Planner, optional
         The user's.
+    copied_nbytes : int
+        Constants that are outputs and no tensors, of which a run makes copies. Unit: bytes.
 
     Attributes
     ----------
@@ -82,6 +82,8 @@ class TensorPlaces:
         Outputs that runs make arrays for.
     hosted : list of ModelStep
         Those that the host runs.
+    before_functions : list of ModelStep
+        Those of them behind which a host function comes that takes of what a run has reserved for these.
     """
 
     def __init__(
@@ -91,14 +93,18 @@ class TensorPlaces:
         steps: Sequence[ModelStep],
         held: Collection[str],
         planner: Planner | None,
+        copied_nbytes: int = 0,
     ) -> None:
         self.outputs, self.steps, self.planner = outputs, steps, planner
         made = {i for step in steps for i in step.outputs}
         self.targets = [i for i in outputs.values() if i in made]
         self.between = [i for i in made.difference(self.targets) if is_plain(tensors[i])]
         self.fresh = [i for name, i in outputs.items() if name not in held]
+        self._copied_nbytes = copied_nbytes
         self._fresh_kinds: list[int] | None = None
         self.hosted = [step for step in steps if step.compiled is None]
+        functions = [k for k, step in enumerate(self.hosted) if not isinstance(step.function, InnerModels)]
+        self.before_functions = self.hosted[: functions[-1]] if functions else []
 
     def fresh_kinds(self, numbers: Mapping[int, int]) -> list[int]:
         """Of each result that a run makes, and whose shape is known, the number of its kind, whatever the sizes."""
@@ -120,17 +126,18 @@ class TensorPlaces:
         """Memory of those that lie in the arena. Unit: bytes."""
         return {i: tensors[i].nbytes for i in self.between}
 
-    def host_nbytes(self, tensors: Mapping[int, LogicalTensor]) -> int:
-        """Memory for the arrays of the host function that takes most. Unit: bytes."""
-        return max((_step_nbytes(tensors, step) for step in self.hosted), default=0)
+    def host_room(self, tensors: Mapping[int, LogicalTensor]) -> HostRoom:
+        """What the host functions take at most, but for those that run models, which count it themselves."""
+        functions = [step for step in self.hosted if not isinstance(step.function, InnerModels)]
+        return HostRoom.of(tensors, functions, self._copied_nbytes) if functions or self._copied_nbytes else NO_ROOM
 
 
 class FormPlan:
     """Offsets of the tensors between steps and of the scratch memory of steps, and what a run takes beside them.
 
     `arrays` describes the outputs that lie in memory, `programs` are those of the steps, for these sizes. With a
-    `layout` the arena is as it says. `results_nbytes` is the memory of the results of a run, `host_nbytes` that for
-    what the host function that takes most gives and is given copies of.
+    `layout` the arena is as it says. `results_nbytes` is the memory of the results of a run, `host` that
+    for host functions.
     """
 
     def __init__(
@@ -149,13 +156,19 @@ class FormPlan:
             self.offsets, self.arena_nbytes = layout.offsets, layout.nbytes
         self._arrays = arrays
         self.results_nbytes = arrays.total_nbytes(places.fresh_kinds(arrays.numbers))
-        self.host_nbytes = places.host_nbytes(tensors) if places.hosted else 0
+        self.host = places.host_room(tensors)
+        self.host_nbytes = self.host.nbytes
 
     @cached_property
     def results(self) -> dict[str, int]:
         """Memory of each output, 0 where its shape follows from contents. Unit: bytes."""
         arrays = self._arrays
         return {name: arrays[i].nbytes if i in arrays else 0 for name, i in self._places.outputs.items()}
+
+    @property
+    def before_functions(self) -> Sequence[ModelStep]:
+        """As of `TensorPlaces`."""
+        return self._places.before_functions
 
     @property
     def sequential_arena_nbytes(self) -> int:
@@ -186,7 +199,7 @@ class FormPlan:
     def most_run_nbytes(self, tensors: Mapping[int, LogicalTensor], outputs: bool) -> int:
         """What arrays of host functions, and results if so told, take for tensors as large as these. Unit: bytes."""
         wanted = self._places.outputs.values() if outputs else ()
-        return _nbytes_of(tensors, wanted) + self._places.host_nbytes(tensors)
+        return _nbytes_of(tensors, wanted) + self._places.host_room(tensors).nbytes
 
 
 def _sequential_nbytes(step: ModelStep, program: Program | None, nbytes: int) -> int:
@@ -195,27 +208,7 @@ def _sequential_nbytes(step: ModelStep, program: Program | None, nbytes: int) ->
     return nbytes if compiled is None or program is not compiled.program else compiled.sequential_nbytes
 
 
-def bound_of(
-    tensors: Mapping[int, LogicalTensor], step: ModelStep
-) -> tuple[Sequence[tuple[int, ...] | None], int] | None:
-    """As `HostFunction.bound`; None where that is not known."""
-    bound = getattr(step.function, "bound", None)
-    inputs = [tensors.get(i) for i in step.inputs]
-    return bound(inputs) if bound is not None and all(map(is_plain, inputs)) else None
-
-
 def _nbytes_of(tensors: Mapping[int, LogicalTensor], tensor_ids: Iterable[int]) -> int:
     """Memory of arrays for these tensors, as far as shapes are known. Unit: bytes."""
     found = [tensors.get(i) for i in tensor_ids]
     return sum(prod(t.shape or ()) * t.dtype.numpy.itemsize for t in found if t is not None and is_plain(t))
-
-
-def _step_nbytes(tensors: Mapping[int, LogicalTensor], step: ModelStep) -> int:
-    """Memory for the arrays of a host function. Unit: bytes."""
-    if isinstance(step.function, InnerModels):
-        return 0  # its models count them
-    bound = bound_of(tensors, step)
-    if bound is not None:
-        return _SMALL_NBYTES + bound[1]
-    are_plain = all(is_plain(tensors[i]) for i in step.outputs)
-    return _SMALL_NBYTES + _nbytes_of(tensors, step.outputs if are_plain else (*step.inputs, *step.outputs))

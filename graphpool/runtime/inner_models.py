@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .executable import Executable
+    from .host_room import RunBound
     from .model import Model
 
 __all__ = ["InnerModels", "is_inner"]
@@ -69,12 +70,8 @@ class InnerModels(Locked):
         """As of `HostFunction`: errors, memory and traces are those of the models."""
         raise NotImplementedError
 
-    def nbytes(self, shapes: Sequence[Any]) -> tuple[int, int]:
-        """What a call takes at most for tensors of these shapes, where None is not known.
-
-        Memory that is held between calls, and that of a call; zeros where no bound is known. Compiles the models.
-        Unit: bytes.
-        """
+    def bound_run(self, shapes: Sequence[Any]) -> RunBound:
+        """What a call takes at most for tensors of these shapes, where None is not known. Compiles the models."""
         raise NotImplementedError
 
     def last_forms(self) -> list[Executable]:

@@ -11,6 +11,7 @@ from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidShapeError, OutOfMemoryError, explain
 from graphpool.memory._arrays import ArrayAllocator
 
+from .host_room import RunBound
 from .inner_models import InnerModels, inner_run
 from .trip_places import TripPlaces, moved_states
 
@@ -107,6 +108,8 @@ class Loop(InnerModels):
         Trip count; None where calls bring it as their first tensor, or what is scanned tells it.
     takes_most, takes_condition : bool
         Whether calls bring the trip count, and then a condition for the first trip.
+    has_places : bool
+        Whether calls bring arrays for the rows, as their number is known before.
 
     Notes
     -----
@@ -128,11 +131,13 @@ class Loop(InnerModels):
         most: int | None,
         takes_most: bool,
         takes_condition: bool,
+        has_places: bool,
     ) -> None:
         super().__init__(make)
         self.label, self.ports, self.rows, self.budget = label, ports, tuple(rows), budget
         self._places = tuple(places)
         self._most, self._takes_most, self._takes_condition = most, takes_most, takes_condition
+        self._has_places = has_places
 
     def attach(self, **options: Any) -> None:
         """As of `InnerModels`; forms for shapes that change in trips are kept for the next call."""
@@ -159,7 +164,7 @@ class Loop(InnerModels):
         with inner_run():
             return _Run(self, self.open_model(), states, scanned, list(given), outputs).go(most if goes_on else 0)
 
-    def nbytes(self, shapes: Sequence[Any]) -> tuple[int, int]:
+    def bound_run(self, shapes: Sequence[Any]) -> RunBound:
         """As of `InnerModels`."""
         given = iter([shapes[place] for place in self._places[self._takes_most + self._takes_condition :]])
         found: dict[str, Any] = {name: next(given) for name, _ in self.ports.states}
@@ -170,12 +175,22 @@ class Loop(InnerModels):
         if self.ports.counter is not None:
             found[self.ports.counter] = (0, 0) if self.ports.is_extent else ()
         if None in found.values():
-            return 0, 0
+            return RunBound(unbounded=(self.label,))
         model = self.open_model()
         types = {port.name: port.dtype.numpy for port in model.inputs if port.dtype is not None}
         states = sum(prod(found[name]) * types[name].itemsize for name, _ in self.ports.states)
-        kept, run = model.bounded_nbytes(found)  # which has one result for each state
-        return kept, run + states
+        bound = model.bound_run(found)  # which has one result for each state
+        unbounded = list(bound.unbounded)
+        results: list[Any] = [None if self.ports.is_open else found[name] for name, _ in self.ports.states]
+        rows, most = self.rows, self._most
+        is_told = self._has_places or not rows or (most is not None and all(0 not in row.shape for row in rows))
+        if self.ports.is_open or not is_told:
+            unbounded.append(self.label)  # states that grow, or nobody knows how many rows, or how long they are
+        elif most is not None and not self._has_places:  # beside what is written lies what was before, or a copy
+            states += 2 * sum(most * prod(row.shape) * row.dtype.itemsize for row in rows)
+            results += [(most, *row.shape) for row in rows]
+        run = bound.opened_nbytes + states
+        return bound._replace(run_nbytes=run, opened_nbytes=run, unbounded=tuple(unbounded), results=results)
 
 
 def _number(array: Any) -> int:

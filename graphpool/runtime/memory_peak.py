@@ -20,8 +20,27 @@ measured; and with each thread: its stack and its part of the C heap."""
 
 
 class MemoryPeak(int):
-    """The largest part of its engine's budget that a run of a model takes. Unit: bytes."""
+    """The largest part of its engine's budget that a run of a model takes. Unit: bytes.
 
+    Attributes
+    ----------
+    is_exact : bool
+        Whether a run takes just that; else it is the most, as contents decide.
+    reserved_nbytes : int
+        What of the number runs reserve for host functions, which may write less of it. Unit: bytes.
+    unbounded : tuple of str
+        Nodes that the host runs, and loops, of which only a run tells how much they take, as where trips of a loop or
+        the length of texts follow from contents. It is not in the numbers; the run is charged for it, and refused where
+        it does not fit. Without such nodes no run takes more than what is told.
+    objects_nbytes : int
+        Objects of Python that the run makes at most, such as maps, and what the C heap may keep of arrays that host
+        functions are done with: no budget counts them. Unit: bytes.
+    """
+
+    is_exact: bool = True
+    reserved_nbytes: int = 0
+    unbounded: tuple[str, ...] = ()
+    objects_nbytes: int = 0
     _reads: MappedReads
     _engine: ref[Engine] | None
     _untouched_nbytes: int
@@ -85,8 +104,8 @@ class MemoryPeak(int):
 
     @property
     def resident_nbytes(self) -> int:
-        """What the process takes at most: counted, mapped and fixed, less what is untouched. Unit: bytes."""
-        return self + self.mapped_nbytes + self.fixed_nbytes - self.untouched_nbytes
+        """What the process takes at most: counted, mapped, fixed, and objects, less what is untouched. Unit: bytes."""
+        return self + self.mapped_nbytes + self.fixed_nbytes + self.objects_nbytes - self.untouched_nbytes
 
     @property
     def _plain_reads(self) -> MappedReads:
@@ -94,4 +113,9 @@ class MemoryPeak(int):
         return MappedReads(((0, self.mapped_nbytes - self.lookup_nbytes),), self.lookup_nbytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (int(self), self._plain_reads)
+        return type(self), (int(self), self._plain_reads), self._host_facts
+
+    @property
+    def _host_facts(self) -> dict[str, Any]:
+        names = "is_exact", "reserved_nbytes", "unbounded", "objects_nbytes"
+        return {name: getattr(self, name) for name in names}

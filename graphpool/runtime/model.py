@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ._stream import Stream
     from .engine import Engine
     from .executable import Executable
+    from .host_room import RunBound
     from .memory_peak import MemoryPeak
     from .model_form import ModelForm
     from .model_forms import ModelStats, Specialise
@@ -324,9 +325,8 @@ class Model(Ranked):
         That is the arena, scratch included, the constants, packed ones that are cached, the compiled programs, and the
         results, and the states of open sessions; inputs are the caller's. A ``memory_limit`` of so many bytes will do
         if the results of one run are let go of before the next, and so will one without the packed ones: kernels for
-        plain layouts run then. What follows from contents is not known before: results without a shape, and arrays of
-        host functions, except where the most is known: what is found (`NonZero`, `Unique`), random numbers, sequences
-        of known length, and what lies behind them.
+        plain layouts run then. Where contents decide, as what a `NonZero` finds, it is the most that a run takes; nodes
+        of which only a run tells that are named by ``unbounded``, and not in the number.
 
         Parameters
         ----------
@@ -340,8 +340,9 @@ class Model(Ranked):
         Returns
         -------
         nbytes : MemoryPeak
-            Exact; its ``mapped_nbytes`` and ``fixed_nbytes`` tell what the process takes beside that, its
-            ``untouched_nbytes`` what of it stays out of memory, its ``resident_nbytes`` what the process takes in all.
+            Its ``is_exact`` says whether a run takes just that; its ``mapped_nbytes`` and ``fixed_nbytes`` tell what
+            the process takes beside that, its ``untouched_nbytes`` what of it stays out of memory, its
+            ``resident_nbytes`` what the process takes in all.
             Of declared shapes the most that any takes, a `RangePeak`: its ``sizes`` and ``shapes`` say where. Programs
             of all forms compiled for them count, since they are kept. Unit: bytes.
 
@@ -429,7 +430,7 @@ class Model(Ranked):
         """
         return self._forms.last_forms()
 
-    def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
+    def bound_run(self, shapes: Mapping[str, Any]) -> RunBound:
         """What runs take for given shapes, and for smaller ones, at most.
 
         Smaller shapes have programs of their own, as many as are kept, and some need another compilation, which is
@@ -442,10 +443,9 @@ class Model(Ranked):
 
         Returns
         -------
-        kept_nbytes, run_nbytes : int
-            Memory held between runs, and for one run. Unit: bytes.
+        bound : RunBound
         """
-        return self._forms.bounded_nbytes(shapes)
+        return self._forms.bound_run(shapes)
 
     def read_weight(self, name: str) -> np.ndarray[Any, Any]:
         """The content of a constant under the importer's name.

@@ -42,10 +42,11 @@ class HostFunction(Protocol):
     an array to write to, or None where the shape is not known before. It returns the output values; one that it wrote
     in place is returned itself, and any other one is copied to where it belongs. Inputs must not be written or kept.
 
-    A function whose results have shapes that only a run tells may have a method ``bound``, which takes the tensors of
-    its inputs and returns the largest shapes of its outputs, None of those that are no arrays, and what its arrays take
-    at most, results included (unit: bytes). Its results are no views of its inputs; other functions of which that is
-    true say so by an attribute ``may_give_views``, which is False.
+    A function that takes more than its results may have a method ``bound``. It is given a `ValueBound` of each input,
+    and of each output, None where the shape is not known, and returns a `HostNeed`, or None where only a run tells. One
+    whose results are never views of its inputs may say so by an attribute ``gives_fresh``; others are given copies
+    where a result has no place. One that makes texts says so by ``makes_texts``, so that they are counted, and one that
+    holds tables tells their size in bytes by ``nbytes``.
     """
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .form_record import ReadSteps
     from .held_states import HeldStates
+    from .host_room import RunBound
     from .model_form import ModelForm
     from .model_port import ModelPort
     from .packed_weight import PackedWeight
@@ -343,7 +344,7 @@ class ModelForms(ModelRun):
                 None if request is None else request.key,
             )  # fmt: skip
             try:
-                made.inner_nbytes(prepares=True)
+                made.inner_bound(prepares=True)
                 if not is_planned:  # of those that are it is done when all are there
                     self._settle(made)
             except BaseException:
@@ -400,18 +401,28 @@ class ModelForms(ModelRun):
             try:
                 form = use.executable
                 nbytes, reads = self._peak_of(form, outputs, sequential), form.mapped_reads()
-                untouched_nbytes = form.untouched_nbytes()
+                found = MemoryPeak(nbytes, reads, self._engine, form.untouched_nbytes())
+                inner = form.inner_bound()
+                found.is_exact = not (inner.kept_nbytes or inner.run_nbytes or inner.unbounded)
+                found.unbounded, found.objects_nbytes = inner.unbounded, inner.objects_nbytes
+                found.reserved_nbytes = form.reserved_nbytes
             finally:
                 self.cache.leave(use)
-            return MemoryPeak(nbytes, reads, self._engine, untouched_nbytes)
+            return found
         self.declared.check_plannable()
         self.cache.exclusively(self.declared.prepare)
-        inner_nbytes = max((sum(form.inner_nbytes()) for form in self.variable), default=0)
+        bounds = [form.inner_bound() for form in self.variable]
+        inner_nbytes = max((bound.kept_nbytes + bound.run_nbytes for bound in bounds), default=0)
         reads = max([form.mapped_reads() for form in self.variable], key=lambda one: one.nbytes, default=NO_READS)
         kept_nbytes, untouched_nbytes = self.kept_nbytes() + self.sessions.nbytes, 0
         if self.declared.most_run_nbytes is not None:  # no other form runs
             untouched_nbytes = min([form.untouched_nbytes() for form in self.variable], default=0)
-        return self.declared.peak(kept_nbytes, reads, self._engine, outputs, inner_nbytes, untouched_nbytes)
+        found = self.declared.peak(kept_nbytes, reads, self._engine, outputs, inner_nbytes, untouched_nbytes)
+        found.unbounded = tuple(dict.fromkeys(name for bound in bounds for name in bound.unbounded))
+        found.is_exact = found.is_exact and not found.unbounded
+        found.reserved_nbytes = max((form.reserved_nbytes for form in self.variable), default=0)
+        found.objects_nbytes = max((bound.objects_nbytes for bound in bounds), default=0)
+        return found
 
     def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool) -> int:
         use = self._enter_shapes(shapes)
@@ -423,7 +434,8 @@ class ModelForms(ModelRun):
     def _peak_of(self, form: Executable, outputs: bool, sequential: bool = False) -> int:
         form.check_room(form.form.outputs if outputs else ())
         nbytes = form.sequential_peak_nbytes if sequential else form.peak_nbytes
-        nbytes += self.sessions.nbytes + sum(form.inner_nbytes())
+        bound = form.inner_bound()
+        nbytes += self.sessions.nbytes + bound.kept_nbytes + bound.run_nbytes
         if self.declared is not None:  # beside all forms of the ranges, which are kept
             nbytes += self.kept_nbytes(form) - form.kept_nbytes
         return nbytes if outputs else nbytes - form.results_nbytes
@@ -435,14 +447,16 @@ class ModelForms(ModelRun):
         kept = programs - self.cache.reclaimable if is_kept else 0
         return kept + constants + self.memory.source_nbytes + self.sessions.nbytes
 
-    def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
-        """As `Model.bounded_nbytes`."""
+    def bound_run(self, shapes: Mapping[str, Any]) -> RunBound:
+        """As `Model.bound_run`."""
         use = self._enter_shapes(shapes)
         try:
             form = use.executable
-            kept, run = form.inner_nbytes()
+            inner = form.inner_bound()
             others_nbytes = form.programs_nbytes + self.arguments["capacity"] * form.own_nbytes
-            return form.kept_nbytes + others_nbytes + kept, form.run_nbytes + run
+            kept_nbytes = form.kept_nbytes + others_nbytes + inner.kept_nbytes
+            run_nbytes, opened_nbytes = form.run_nbytes + inner.run_nbytes, form.run_nbytes + inner.opened_nbytes
+            return inner._replace(kept_nbytes=kept_nbytes, run_nbytes=run_nbytes, opened_nbytes=opened_nbytes)
         finally:
             self.cache.leave(use)
 

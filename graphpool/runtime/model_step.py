@@ -40,6 +40,11 @@ class ModelStep:
     outputs: tuple[int, ...]
     fallback: Fallback | None = None
 
+    @property
+    def gives_fresh(self) -> bool:
+        """Whether results of the host function are no views of what it is given."""
+        return bool(getattr(self.function, "gives_fresh", False))
+
     def copy_result(self, target: Any, result: Any) -> None:
         """Copy what the host function gave to where it belongs."""
         array = np.asarray(result)

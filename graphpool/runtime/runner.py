@@ -239,7 +239,8 @@ class Runner(FormRun, SharesFirst):
         if step.compiled is not None:
             return partial(self._call_backend, step, step.compiled, frame.values)
         are_plain = [is_plain(self._described[i]) for i in step.outputs]
-        return HostCall(step, frame.values, are_plain, self._form.host_budget, frame.arrays)
+        keeps_room = any(step is other for other in self._plan.before_functions)
+        return HostCall(step, frame.values, are_plain, self._form.host_budget, frame.arrays, keeps_room)
 
     def _call_backend(self, step: ModelStep, compiled: CompiledPartition, values: Mapping[int, Any]) -> None:
         """Run what has no program on tensors."""

@@ -64,7 +64,6 @@ class RangePeak(MemoryPeak):
 
     sizes: dict[str, int]
     shapes: dict[str, tuple[int, ...]]
-    is_exact: bool
     is_complete: bool
 
     def __new__(
@@ -86,7 +85,7 @@ class RangePeak(MemoryPeak):
 
     def __reduce__(self) -> tuple[Any, ...]:
         facts = self.sizes, self.shapes, self.is_exact, self.is_complete, self._plain_reads
-        return type(self), (int(self), *facts)
+        return type(self), (int(self), *facts), self._host_facts
 
 
 class ShapeRanges:

@@ -189,6 +189,7 @@ class GpuPlaces(TensorPlaces):
         steps: Sequence[ModelStep],
         held: Collection[str],
         planner: Planner | None,
+        copied_nbytes: int = 0,
     ) -> None:
         super().__init__(outputs, tensors, steps, held, planner)
         inputs = set(steps[0].outputs)
