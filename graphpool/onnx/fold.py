@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, LimitError, UnsupportedError, explain
 from graphpool.runtime.constant_memory import filled, is_one_number, memory_of
 
 from .bounds import deep_nbytes
@@ -43,10 +43,12 @@ def find_host_function(
 ) -> HostFunction:
     """`make_host_function`, with an error that names the node, and why its converter refused it if it did.
 
-    Raises UnsupportedError where nothing runs the op.
+    Raises UnsupportedError where nothing runs the op, LimitError where it asks for more than is allowed.
     """
     try:
         return make_host_function(source, node, inputs, captured, given, results)
+    except LimitError:
+        raise
     except Exception as error:
         label = node.label
         what = f"node {label!r}: nothing runs {node.op_type} of domain {node.domain or 'ai.onnx'!r}"

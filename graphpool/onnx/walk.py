@@ -72,6 +72,7 @@ class Walk:
         self._fallbacks: dict[int, Fallback] = {}
         self._refusal = ""
         self._limit_error: LimitError | None = None  # why the node was not computed ahead
+        self._misfit: InvalidShapeError | None = None  # why our ops do not take its shapes
         self.nnodes = 0
         self._unrolling_end: int | None = None
         self._left_nbytes = self._source.bounds.left_nbytes
@@ -215,7 +216,7 @@ class Walk:
         found = follow_sequences(node, inputs, self.opset(""), convert_part)
         if found is not None:
             return found
-        self._refusal, self._limit_error = "", None
+        self._refusal, self._limit_error, self._misfit = "", None, None
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         if any(value.data_dependent is not None for value in read):
             results: list[Value] | None = self._add_data_dependent(node, inputs, captured)
@@ -413,6 +414,7 @@ class Walk:
             raise
         except (NotConvertible, GraphpoolError) as error:
             self._refusal = str(error) or self._refusal
+            self._misfit = error if isinstance(error, InvalidShapeError) else None
             del self.builder.ops[nops:], self._precomputed[nprecomputed:], self._data_dependent.nodes[nlater:]
             while self._host and next(reversed(self._host)) >= nops:  # ids ascend
                 self._fallbacks.pop(self._host.popitem()[0], None)
@@ -434,7 +436,12 @@ class Walk:
         reason = self._refusal or "graphpool has no ops for it"
         if self._is_expanding:
             raise NotConvertible(f"{node.op_type} of its definition: {reason}")
+        misfit = self._misfit if node.op_type in _WINDOWS and node.domain in ("", "ai.onnx") else None
         results = self._infer(node, inputs, captured, label)
+        if misfit is not None:
+            raise InvalidShapeError(
+                explain(f"node {label!r} ({node.op_type})", got=str(misfit)), node=label
+            ) from misfit
         need = needs_host(node, inputs, results)
         reason = need or reason
         if host == "none" or (host == "objects" and not need):
@@ -515,6 +522,9 @@ _SIZE_PORTS = {
     "Pad": (1, 2), "Split": (1, 2),
 }  # fmt: skip
 """Op -> inputs that it takes as sizes: from one to before another."""
+
+_WINDOWS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
+"""Ops whose results, where our ops refuse the shapes, would have no elements or fewer: nothing runs these."""
 
 _MOST_SIZES = 16
 

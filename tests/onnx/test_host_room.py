@@ -1,6 +1,8 @@
 """What host functions, texts and loops take: predicted, bounded, or named as what only a run tells."""
 
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -258,3 +260,29 @@ def test_branches_that_trips_keep_open_are_in_the_prediction():
         assert model.engine.budget.peak <= peak
     with gp.onnx.load(proto, threads=1, memory_limit=int(peak)) as model:
         np.testing.assert_array_equal(model.run(feeds)["y"], wanted)
+
+
+@pytest.mark.parametrize("length", [64, 255])
+def test_a_window_that_does_not_fit_is_refused_without_onnx_evaluator(length):
+    """In a process that has not imported it yet."""
+    weight = numpy_helper.from_array(np.ones((4, 1, 256), np.float32), "w")
+    nodes = [node("Conv", ["x", "w"], ["y"], "front", strides=[128])]
+    proto = make(nodes, {"x": np.ones((1, 1, length), np.float32)}, FLOAT, [weight])
+    code = """
+import sys, graphpool as gp
+try:
+    gp.onnx.load(sys.stdin.buffer.read())
+except gp.InvalidShapeError as error:
+    assert "node 'front' (Conv)" in str(error), error
+    assert "gives no output along spatial dimension 0" in str(error), error
+    assert "onnx.reference" not in sys.modules
+    sys.exit(7)
+"""
+    data = proto.SerializeToString()
+    assert subprocess.run([sys.executable, "-c", code], input=data, check=False).returncode == 7
+
+
+def test_a_vocabulary_above_a_limit_is_told_as_such():
+    nodes, feeds, y = CASES["counts"]
+    with pytest.raises(gp.LimitError, match="folded_nbytes"):
+        gp.onnx.load(make(nodes, feeds, y), memory_limit=3000)
