@@ -97,6 +97,14 @@ def _sliced(node: Node, contents: Arrays) -> int | None:
     return int(prod(dims) * array.itemsize)
 
 
+def _chosen(node: Node, contents: Arrays) -> int:
+    return prod(np.broadcast_shapes(*(array.shape for array in contents))) * int(contents[1].itemsize)
+
+
+def _measured(node: Node, contents: Arrays) -> int:
+    return 8 * len(range(contents[0].ndim)[node.attrs.get("start", 0) : node.attrs.get("end")])
+
+
 def _nbytes_of(dims: Sequence[int], itemsize: int) -> int | None:
     return None if min(dims, default=0) < 0 else prod(dims) * itemsize
 
@@ -104,10 +112,11 @@ def _nbytes_of(dims: Sequence[int], itemsize: int) -> int | None:
 _SIZES: dict[str, Callable[[Node, Arrays], int | None]] = {
     **dict.fromkeys((
         "Abs", "Ceil", "Cos", "Erf", "Exp", "Flatten", "Floor", "Identity", "Log", "Neg", "Not", "Reciprocal",
-        "Reshape", "Round", "Sign", "Sin", "Split", "Sqrt", "Squeeze", "Tanh", "Transpose", "Unsqueeze",
+        "Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Sin", "Split", "Sqrt", "Squeeze", "Tanh",
+        "Transpose", "Unsqueeze",
     ), _same),
     **dict.fromkeys(("Add", "And", "Div", "Max", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Xor"), _broadcast),
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _compared),
     "Cast": _cast, "Concat": _joined, "ConstantOfShape": _filled, "Expand": _expanded, "Gather": _gathered,
-    "Range": _counted, "Slice": _sliced, "Tile": _tiled,
+    "Range": _counted, "Shape": _measured, "Slice": _sliced, "Tile": _tiled, "Where": _chosen,
 }  # fmt: skip

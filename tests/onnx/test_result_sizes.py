@@ -37,6 +37,10 @@ CASES = [
     ("Slice", [A, ints(-1, 0), ints(-(2**62), 2), ints(1, 2), ints(-2, 1)], {}),
     ("Slice", [A, ints(3), ints(1), ints(0)], {}),
     ("Split", [A, ints(1, 2)], {"axis": 0}),
+    ("Shape", [A], {}), ("Shape", [A], {"start": 1}), ("Shape", [A], {"start": -2, "end": -1}),
+    ("Shape", [A], {"start": 2, "end": 1}), ("Where", [FLAGS, ROW[0, :3], np.ones((), np.float32)], {}),
+    ("Where", [FLAGS, ints(1), ints(2)], {}), ("ScatterND", [A, ints(0).reshape(1, 1), A[:1]], {}),
+    ("ScatterElements", [ROW, ints(0).reshape(1, 1, 1), ROW[:, :1]], {}),
 ]  # fmt: skip
 
 
