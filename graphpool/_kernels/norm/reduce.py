@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from graphpool._sizes import least
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
@@ -23,7 +24,7 @@ from ..core.spaces import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["REDUCTIONS", "arg_extreme", "reduce", "running"]
+__all__ = ["REDUCTIONS", "arg_extreme", "reduce", "reduce_row", "running"]
 
 _COLUMNS = number("GP_COLUMNS")
 _TASK_ELEMENTS = 16384
@@ -56,16 +57,16 @@ def reduce(
     if name not in REDUCTIONS:
         raise InvalidArgumentError(explain("unknown reduction", accepted=", ".join(REDUCTIONS), got=name))
     term, finish, sign = REDUCTIONS[name]
-    src = check_strides("src", shape, src_strides)
-    reduced = [normalise_axis(axis, len(shape)) for axis in axes]
-    if len(set(reduced)) != len(reduced):
-        raise InvalidArgumentError(explain("reduced axes", accepted="each axis once", got=tuple(axes)))
-    kept = [axis for axis in range(len(shape)) if axis not in reduced]
-    dst = check_strides("dst", [shape[axis] for axis in kept], dst_strides)
-    values = _divide(shape, src, dst, kept, sorted(reduced))
+    values = _divide(shape, axes, src_strides, dst_strides)
     values |= {"term": _TERMS[term], "finish": _FINISHES[finish], "sign": sign, "has_program": bool(epilogue)}
     ntasks = values.pop("outer_size") * -(-values["width"] // values["tile"])
     return pack("f32_reduce", values, ntasks=ntasks, tail=epilogue, isa=isa)
+
+
+def reduce_row(shape: Sequence[int], axes: Sequence[int], src_strides: Sequence[int]) -> tuple[int, int]:
+    """How many results the kernel hands over to its epilogue at once, and how far they lie apart in a dense dst."""
+    values = _divide(shape, axes, src_strides, None)
+    return least(values["width"], values["tile"]), values["width_stride"][1]
 
 
 def arg_extreme(
@@ -117,9 +118,14 @@ def running(
 
 
 def _divide(
-    shape: Sequence[int], src: Sequence[int], dst: Sequence[int], kept: list[int], reduced: list[int]
+    shape: Sequence[int], axes: Sequence[int], src_strides: Sequence[int] | None, dst_strides: Sequence[int] | None
 ) -> dict[str, Any]:
     """Split kept axes into outer and width, reduced ones into points and run."""
+    src, reduced = check_strides("src", shape, src_strides), sorted(normalise_axis(axis, len(shape)) for axis in axes)
+    if len(set(reduced)) != len(reduced):
+        raise InvalidArgumentError(explain("reduced axes", accepted="each axis once", got=tuple(axes)))
+    kept = [axis for axis in range(len(shape)) if axis not in reduced]
+    dst = check_strides("dst", [shape[axis] for axis in kept], dst_strides)
     points, [point_strides] = split_axes([shape[k] for k in reduced], [src[k] for k in reduced])
     dims, strides = split_axes([shape[k] for k in kept], [src[k] for k in kept], dst)
     count = prod(points)

@@ -12,7 +12,7 @@ from ..core.spaces import check_strides, normalise_axis, space, split_axes, take
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["softmax"]
+__all__ = ["softmax", "softmax_row"]
 
 _COLUMNS = number("GP_COLUMNS")
 
@@ -40,8 +40,7 @@ def softmax(
     src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
     axis = normalise_axis(axis, len(shape))
     stat = check_strides("stats", [*shape[:axis], 1, *shape[axis + 1 :]], stats_strides)
-    dims, strides = split_axes(*without(axis, shape, src, dst, stat))
-    width, inner_strides = take_contiguous(dims, strides) if src[axis] != 1 else (1, [0, 0, 0])
+    dims, strides, width, inner_strides = _divide(shape, axis, src, dst, stat)
     outer, count = space(dims, *strides)
     values = {
         "outer": outer, "axis": shape[axis], "axis_stride": (src[axis], dst[axis]), "inner": width,
@@ -51,3 +50,22 @@ def softmax(
     ntasks = count * -(-width // _COLUMNS) if prod(shape) else 0
     scratch_nbytes = 4 * shape[axis] * min(width, _COLUMNS)
     return pack("f32_softmax", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)
+
+
+def softmax_row(shape: Sequence[int], axis: int, src_strides: Sequence[int]) -> tuple[int, int]:
+    """How many results the kernel hands over to its epilogue at once, and how far they lie apart in a dense dst."""
+    axis, dst = normalise_axis(axis, len(shape)), check_strides("dst", shape, None)
+    _, _, width, (_, step) = _divide(shape, axis, tuple(src_strides), dst)
+    return (width, step) if width > 1 else (shape[axis], dst[axis])
+
+
+def _divide(
+    shape: Sequence[int], axis: int, src: Sequence[int], *others: Sequence[int]
+) -> tuple[list[int], list[list[int]], int, list[int]]:
+    """The other axes and their strides in each operand, but for the one along which columns lie, its size and strides.
+
+    That is one column without strides where the axis itself is contiguous.
+    """
+    dims, strides = split_axes(*without(axis, shape, src, *others))
+    width, steps = take_contiguous(dims, strides) if src[axis] != 1 else (1, [0] * len(strides))
+    return dims, strides, width, steps

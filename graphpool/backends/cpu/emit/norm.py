@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from graphpool._sizes import Preference
+
 from ...._kernels.norm.couple import couple
 from ...._kernels.norm.norm import NormOptions, batch_moments, group_norm, layer_norm
-from ...._kernels.norm.softmax import softmax
+from ...._kernels.norm.softmax import softmax, softmax_row
 from ....graph.shapes import channel_axis
 from ....typing import DataType
-from ..lower.epilogue import emit_anchor, make_epilogue
+from ..lower.epilogue import emit_anchor, emit_by_rows, make_epilogue
 from ..lower.region import Region, fill
 from ..support import rule
 
 if TYPE_CHECKING:
+    from ...._kernels.core.call import KernelCall
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
@@ -55,21 +58,31 @@ def _affine(lowering: Lowering, op: Op) -> list[Value]:
 @rule("SoftMax", "LogSoftmax", is_anchor=True)
 def lower_softmax(lowering: Lowering, group: AnchorGroup) -> None:
     """SoftMax or LogSoftmax, statistics, post-ops."""
-    op = group.anchor
-    source = lowering.typed(lowering.value(op.inputs[0].id))
+    op, axis = group.anchor, group.anchor.attrs["axis"]
+    source = _by_lines(lowering.typed(lowering.value(op.inputs[0].id)), axis, lowering)
     statistics = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in op.outputs[1:]]
-    epilogue = make_epilogue(lowering, group)
-    call = softmax(
-        source.shape,
-        op.attrs["axis"],
-        is_log=op.kind == "LogSoftmax",
-        inf_as_zero=op.attrs.get("mode") == "inf_as_zero",
-        stats=bool(statistics),
-        src_strides=source.strides,
-        epilogue=epilogue.block,
-    )
-    emit_anchor(lowering, group, call, [source, *statistics], epilogue)
+
+    def make(epilogue: bytes) -> KernelCall:
+        return softmax(
+            source.shape, axis, is_log=op.kind == "LogSoftmax", inf_as_zero=op.attrs.get("mode") == "inf_as_zero",
+            stats=bool(statistics), src_strides=source.strides, epilogue=epilogue,
+        )  # fmt: skip
+
+    row = softmax_row(source.shape, axis, source.strides)
+    emit_by_rows(lowering, group, make, [source, *statistics], make_epilogue(lowering, group), row)
     _finish_all(lowering, op, statistics, -math.inf if 0 in source.shape else None)
+
+
+def _by_lines(source: Value, axis: int, lowering: Lowering) -> Value:
+    """The source, or a copy whose lines are contiguous where few columns lie side by side instead."""
+    width, _ = softmax_row(source.shape, axis, source.strides)
+    with Preference(width, source.strides[axis]):
+        is_narrow = source.strides[axis] != 1 and width < _LEAST_COLUMNS
+    return lowering.dense(source) if is_narrow else source
+
+
+_LEAST_COLUMNS = 16
+"""Columns for which vectors along them are full."""
 
 
 @rule("CouplePairs")

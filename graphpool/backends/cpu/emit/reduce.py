@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...._kernels.move.index import top_k
-from ...._kernels.norm.reduce import reduce, running
+from ...._kernels.norm.reduce import reduce, reduce_row, running
 from ....typing import DataType
-from ..lower.epilogue import emit_anchor, make_epilogue
+from ..lower.epilogue import emit_by_rows, make_epilogue
 from ..support import has_no_axes_input, rule
 
 if TYPE_CHECKING:
+    from ...._kernels.core.call import KernelCall
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
@@ -30,10 +31,13 @@ def lower_reduce(lowering: Lowering, group: AnchorGroup) -> None:
     """One reduction with its post-ops; kept axes of size one cost nothing, so keep_dims changes only the shape."""
     op = group.anchor
     source = lowering.typed(lowering.value(op.inputs[0].id))
-    epilogue = make_epilogue(lowering, group)
     axes = [axis % len(source.shape) for axis in op.attrs["axes"]]
-    call = reduce(NAMES[op.kind], source.shape, axes, src_strides=source.strides, epilogue=epilogue.block)
-    emit_anchor(lowering, group, call, [source], epilogue)
+
+    def make(epilogue: bytes) -> KernelCall:
+        return reduce(NAMES[op.kind], source.shape, axes, src_strides=source.strides, epilogue=epilogue)
+
+    row = reduce_row(source.shape, axes, source.strides)
+    emit_by_rows(lowering, group, make, [source], make_epilogue(lowering, group), row)
 
 
 @rule(*NAMES, where=has_no_axes_input)

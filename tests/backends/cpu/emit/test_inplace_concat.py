@@ -216,12 +216,12 @@ def test_parts_are_written_on_several_streams(build, schedule):
 def test_what_is_appended_to_is_neither_read_nor_written():
     """Who reads the joined tensor waits for the new part, and not for those who have read the old one before."""
     b = GraphBuilder()
-    past, x = b.input((2, 5, 8)), b.input((2, 3, 8))
+    past, x = b.input((2, 5, 16)), b.input((2, 3, 16))
     b.op("ReLU", past)
     joined = b.op("Concat", past, b.op("SoftMax", x, axis=-1), axis=1)
     b.op("SoftMax", joined, axis=1)
     whole = b.graph.merge_partitions(b.finish())
-    strides = {past.id: (80, 8, 1), joined.id: (80, 8, 1)}
+    strides = {past.id: (160, 16, 1), joined.id: (160, 16, 1)}
     inputs = [lt.replace(strides=strides.get(lt.id)) for lt in whole.input_ports]
     outputs = [lt.replace(shape=b.graph_shape(lt)) for lt in (*whole.output_ports, joined)]
     outputs = [lt.replace(strides=strides.get(lt.id)) for lt in outputs]
@@ -231,6 +231,6 @@ def test_what_is_appended_to_is_neither_read_nor_written():
         [[(arg.shape, arg.offset) for arg in step.args if arg.buffer.base == places[lt.id]] for step in steps]
         for lt in (past, joined)
     )
-    assert past_at == [[((2, 5, 8), 0)], [], [], []]
-    assert joined_at == [[], [], [((2, 3, 8), 40)], [((2, 8, 8), 0)]]
+    assert past_at == [[((2, 5, 16), 0)], [], [], []]
+    assert joined_at == [[], [], [((2, 3, 16), 80)], [((2, 8, 16), 0)]]
     assert step_edges(steps, len(inputs), len(outputs)) == [(1, 2), (2, 3)]
