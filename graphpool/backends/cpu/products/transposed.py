@@ -82,8 +82,8 @@ Phases = tuple[tuple[Phase, "ConvFormat", int], ...]
 def find_phases(site: ConvSite) -> Choice | None:
     """The transposed convolution phase by phase, with weights kept by the constant tensor cache.
 
-    None where they are no constants, BLAS is forced, the result's channels do not lie innermost, or a phase is no
-    convolution, or has more axes than its kernel walks.
+    None where they are no constants, BLAS is forced, or a phase is no convolution, or has more axes than its kernel
+    walks.
     """
     lowering, op = site.lowering, site.op
     if site.group.dequantized or forced("ConvTranspose") == "blas":
@@ -91,7 +91,7 @@ def find_phases(site: ConvSite) -> Choice | None:
     tensor_id = op.inputs[1].id
     weights = lowering.any_value(tensor_id)
     is_known = (lowering.is_constant(weights) or weights.layout is not None) and weights.dtype in FLOATS
-    if not site.is_channels_last or not is_known or 0 in (*weights.shape, *site.result):
+    if not is_known or 0 in (*weights.shape, *site.result):
         return None
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
     groups, kernel = op.attrs["groups"], tuple(pick(weights.shape, kernel_axes))
@@ -103,7 +103,7 @@ def find_phases(site: ConvSite) -> Choice | None:
     layout = PhaseWeights(shape, ConvAxes(inner, outer, kernel_axes), tuple(part.step for part in found[0]))
     formats = layout.phases()
     phases = tuple((phase, *formats[tuple(part.first for part in phase)]) for phase in found)
-    if not _fits(site, phases, lowering.temporary(site.result, order=site.order)):  # where results go at worst
+    if not _fits(site, phases, lowering.temporary(site.result, order=_rows_of(site))):  # where results go at worst
         return None
     if lowering.find_given(tensor_id, [layout]) is not None:
         own = PackedWeights(weights.as_bytes, phases, site.bias)
@@ -139,7 +139,7 @@ def _emit(site: ConvSite, weights: PackedWeights[Phases], place: Value | None) -
         _emit_calls(site, weights, fused, place)
         return place
     is_early = is_plain_bias(bias)
-    sums = lowering.temporary(place.shape, DataType.F32, site.order)
+    sums = lowering.temporary(place.shape, DataType.F32, _rows_of(site))
     _emit_calls(site, weights, FusedPostOps(bias if is_early else None), sums)
     ops = group.ops[weights.folded :]
     region = Region(lowering, place.shape, order=site.order)
@@ -157,7 +157,7 @@ def _emit(site: ConvSite, weights: PackedWeights[Phases], place: Value | None) -
 
 def _fits(site: ConvSite, weights_format: Phases, image: Value) -> bool:
     """Whether a kernel can write the results of each phase in an image that lies so."""
-    strides = image.row_strides(site.order)
+    strides = image.row_strides(_rows_of(site))
     if strides is None:
         return False
     views = [_cut(site, image._replace(strides=strides), phase) for phase, *_ in weights_format]
@@ -175,8 +175,7 @@ def _cut(site: ConvSite, image: Value, phase: Phase) -> Value:
 
 def _emit_calls(site: ConvSite, weights: PackedWeights[Phases], fused: FusedPostOps, place: Value) -> None:
     """One call for each phase."""
-    lowering, axes = site.lowering, site.axes
-    order = (0, *axes[2:], axes[1])
+    lowering, axes, order = site.lowering, site.axes, _rows_of(site)
     source = lowering.arranged(site.op.inputs[0].id, order)
     place, residual = _by_rows(place, order), None if fused.residual is None else _by_rows(fused.residual, order)
     for phase, weights_format, start in weights.format:
@@ -197,6 +196,11 @@ def _emit_calls(site: ConvSite, weights: PackedWeights[Phases], fused: FusedPost
         tail = replace(fused, residual=added).tail(written, (), None if added is None else pick(added.strides, axes))
         call = weights_format.convolution(problem, tail.post_ops)
         lowering.emit(call, [read, weights.panels._replace(offset=start), *tail.args])
+
+
+def _rows_of(site: ConvSite) -> tuple[int, ...]:
+    """Axes in the order in which kernels walk images: the channels of a pixel are a row."""
+    return (0, *site.axes[2:], site.axes[1])
 
 
 def _by_rows(image: Value, order: Sequence[int]) -> Value:

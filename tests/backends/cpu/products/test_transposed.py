@@ -151,6 +151,14 @@ def test_a_phase_without_taps_keeps_the_plain_kernel(engine):
     assert "f32_conv_packed" not in names
 
 
+@pytest.mark.parametrize("channels", [1, 2, 5])
+def test_few_channels_that_lie_outermost_are_computed_as_rows(engine, channels):
+    def build(b):
+        b.op("Sigmoid", conv_transpose(b, b.input((2, 20, 6, 5)), channels, (3, 2), data_format="NCX", strides=[2, 2]))
+
+    assert "f32_conv_packed" in run(engine, build)
+
+
 def test_volumes_of_a_batch_whose_axes_no_stride_joins_keep_the_plain_kernel(engine):
     attrs = {"strides": [2, 3, 2], "pads_begin": [0, 1, 1], "pads_end": [0, 0, 1]}
     names = run(engine, lambda b: conv_transpose(b, b.input((2, 2, 4, 4, 4)), 6, (3, 4, 2), bias=True, **attrs))
