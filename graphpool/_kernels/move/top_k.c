@@ -1,6 +1,7 @@
 /* The k least elements of each line, in order, and their indices. Any type, by way of keys: unsigned integers of 64
  * bits in the order of the elements, of which the reverse order is the complement. */
 #include "core/gp_convert.h"
+#include "core/gp_vec.h"
 #include "eltwise/gp_sink.h"
 #include "move/gp_ranking.h"
 
@@ -34,11 +35,40 @@ static uint64_t key_of(int64_t dtype, const void *src, int64_t at)
     return ((const uint64_t *)src)[at];
 }
 
+/* Whether x comes behind the hindmost of the best, if it stands behind it in the line too; never true of NaN. */
+static int is_worse(const top_k_params *p, float x, float hindmost)
+{
+    if (p->is_last && x == hindmost)
+        return 0;
+    return p->is_largest ? x <= hindmost : x >= hindmost;
+}
+
+/* The first step from here on, of a line side by side, whose element may be among the best. */
+static int64_t skip_worse(const top_k_params *p, const float *x, int64_t step, float hindmost)
+{
+    const gp_vf limit = gp_splat(hindmost);
+    for (; step + GP_VL <= p->axis; step += GP_VL) {
+        const gp_vf v = gp_load(x + step);
+        if (gp_is_any(p->is_largest ? gp_vless(limit, v) : gp_vless(v, limit)) || gp_is_any(gp_vunordered(v, limit)) ||
+            (p->is_last && gp_is_any(gp_vequal(v, limit))))
+            break;
+    }
+    while (step < p->axis && is_worse(p, x[step], hindmost))
+        step++;
+    return step;
+}
+
 /* The k first of a line in `heap`, in order. */
 static void select_line(const top_k_params *p, const void *src, int64_t first, top_k_entry *heap)
 {
+    const float *x = p->dtype == GP_F32 && p->axis_stride[0] == 1 ? (const float *)src + first : NULL;
     int64_t n = 0;
     for (int64_t step = 0; step < p->axis && p->k > 0; step++) {
+        if (x && n == p->k) {
+            step = skip_worse(p, x, step, x[p->is_last ? -heap[0].index : heap[0].index]);
+            if (step == p->axis)
+                break;
+        }
         const uint64_t up = key_of(p->dtype, src, first + step * p->axis_stride[0]), key = p->is_largest ? ~up : up;
         const int is_first = p->is_nan_first && up == GP_NAN_KEY && is_float(p->dtype);
         const top_k_entry next = {is_first ? 0 : key, p->is_last ? -step : step};

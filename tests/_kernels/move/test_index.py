@@ -130,6 +130,26 @@ def test_top_k(dtype, isa):
                 np.testing.assert_array_equal(values.array(NUMPY[dtype], chosen.shape), expected)
 
 
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("is_nan_first", [False, True])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_what_vectors_pass_over_is_not_among_the_best(is_last, is_nan_first, isa):
+    """Lines of f32 are looked at in vectors, those of f64 one by one: equal ones, NaN, infinities and zeros alike."""
+    rng = np.random.default_rng(6)
+    for length in (1, 15, 16, 17, 100, 333):
+        x = rng.integers(-40, 40, (2, length)).astype(np.float32) / 4
+        special = rng.random(x.shape) < 0.1
+        x[special] = rng.choice(np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0]), special.sum())
+        for k in {1, min(length, 7), length}:
+            for is_largest in (True, False):
+                flags = {"is_largest": is_largest, "select_last_index": is_last, "is_nan_first": is_nan_first}
+                found = [np.empty((2, k), np.int64) for _ in range(2)]
+                for dtype, out in zip(("f32", "f64"), found, strict=True):
+                    kernel = top_k(x.shape, 1, k, dtype, has_values=False, isa=isa, **flags)
+                    kernel(x.astype(dtype.replace("f", "float")), out)
+                np.testing.assert_array_equal(*found)
+
+
 def pick_one(x, **flags):
     out = np.zeros(1, np.int64)
     top_k(x.shape, 0, 1, "f64", has_values=False, **flags)(x, out)

@@ -57,11 +57,14 @@ def lower_running(lowering: Lowering, op: Op) -> None:
 
 @rule("TopK")
 def lower_top_k(lowering: Lowering, op: Op) -> None:
-    """One kernel finds values and indices."""
+    """One kernel finds values and indices; it passes over lines of f32 in vectors, where these are contiguous."""
     source = lowering.value(op.inputs[0].id)
+    axis = op.attrs["axis"] % len(source.shape)
+    if source.dtype is DataType.F32:
+        source = lowering.dense(source, DataType.F32, (*(k for k in range(len(source.shape)) if k != axis), axis))
     values, indices = (lowering.target(tensor.id) for tensor in op.outputs)
     call = top_k(
-        source.shape, op.attrs["axis"], op.attrs["k"], source.dtype.value, is_largest=op.attrs["largest"],
+        source.shape, axis, op.attrs["k"], source.dtype.value, is_largest=op.attrs["largest"],
         src_strides=source.strides,
     )  # fmt: skip
     lowering.emit(call, [source, indices, values])
