@@ -53,37 +53,42 @@ static void update_last(const float *x, int64_t w, int32_t i, float *best, int32
     }
 }
 
-/* Whether the value x at place i comes before that at another one: it is larger, or their order says so. */
-static int is_better(float x, int64_t i, float best, int64_t index, int64_t is_last)
+/* Whether elements are the extreme: NaN if it is one, else equal to it. */
+GP_INLINE gp_vmask are_extreme(gp_vf v, gp_vf extreme, int is_nan)
 {
-    if (x == best || (x != x && best != best))
-        return is_last ? i > index : i < index;
-    return x > best || x != x;
+    return is_nan ? gp_vunordered(v, v) : gp_vequal(v, extreme);
 }
 
-/* The place of the extreme in one dense line of GP_COLUMNS elements or more, which is read as rows of columns. */
+/* The vector of a line that begins at `at`, of m elements; what lies behind them is an extreme only where all are. */
+GP_INLINE gp_vf load_of_line(const float *line, int64_t at, int64_t m, float none)
+{
+    return m < GP_VL ? gp_load_part(line + at, m, none) : gp_load(line + at);
+}
+
+/* The place of the extreme in one dense line: what it is, then where it stands first, or last. */
 static int64_t find_in_line(const scan_params *p, const float *line)
 {
-    const int64_t nrows = p->axis / GP_COLUMNS;
-    const float sign = p->is_min ? -1 : 1;
-    float best[GP_COLUMNS], x[GP_COLUMNS], found = -INFINITY;
-    int32_t index[GP_COLUMNS] = {0};
-    int64_t place = p->is_last ? -1 : p->axis;
-    for (int64_t j = 0; j < GP_COLUMNS; j++)
-        best[j] = -INFINITY;
-    for (int64_t i = 0; i < nrows; i++) {
-        load_line(line + i * GP_COLUMNS, 1, GP_COLUMNS, sign, x);
-        (p->is_last ? update_last : update_first)(x, GP_COLUMNS, (int32_t)i, best, index);
+    const float sign = p->is_min ? -1 : 1, none = sign * -INFINITY;
+    const int64_t n = p->axis, last = (n - 1) / GP_VL * GP_VL;
+    gp_vf best = gp_splat(-INFINITY), nans = {0};
+    for (int64_t at = 0; at <= last; at += GP_VL) {
+        const gp_vf v = load_of_line(line, at, n - at, none);
+        best = gp_vmax(v * sign, best);
+        nans = gp_vselect(gp_vequal(v, v), nans, v);
     }
-    for (int64_t j = 0; j < GP_COLUMNS; j++) {
-        const int64_t i = (int64_t)index[j] * GP_COLUMNS + j;
-        if (is_better(best[j], i, found, place, p->is_last))
-            found = best[j], place = i;
+    const int is_nan = gp_is_any(gp_vunordered(nans, nans));
+    const float extreme = sign * gp_lane_max(best);
+    for (int64_t k = 0; k <= last; k += GP_VL) {
+        const int64_t at = p->is_last ? last - k : k, m = gp_min(GP_VL, n - at);
+        if (!gp_is_any(are_extreme(load_of_line(line, at, m, none), gp_splat(extreme), is_nan)))
+            continue;
+        for (int64_t j = 0; j < m; j++) {
+            const int64_t i = at + (p->is_last ? m - 1 - j : j);
+            if (is_nan ? line[i] != line[i] : line[i] == extreme)
+                return i;
+        }
     }
-    for (int64_t i = nrows * GP_COLUMNS; i < p->axis; i++)
-        if (is_better(sign * line[i], i, found, place, p->is_last))
-            found = sign * line[i], place = i;
-    return place;
+    return 0; /* not reached: the extreme is one of them */
 }
 
 GP_DEFINE_KERNEL(f32_arg_extreme)
