@@ -125,8 +125,11 @@ _pool = DescriptorPool()
 _pool.AddSerializedFile(_file())
 
 
-def _class(name: str) -> Any:
-    return GetMessageClass(_pool.FindMessageTypeByName(f"onnx.{name}"))
+_CLASSES: dict[str, Any] = {
+    name: GetMessageClass(_pool.FindMessageTypeByName(f"onnx.{name}")) for name, _ in _statements(_MESSAGES)
+}
+"""Of each message. All are kept: protobuf makes the class of a message inside another one when it is asked for, and
+lets the collector take it apart while another thread is given it, which ends the process."""
 
 
 if TYPE_CHECKING:
@@ -142,10 +145,10 @@ if TYPE_CHECKING:
         ValueInfoProto,
     )  # fmt: skip
 else:
-    AttributeProto, FunctionProto = _class("AttributeProto"), _class("FunctionProto")
-    GraphProto, ModelProto, NodeProto = _class("GraphProto"), _class("ModelProto"), _class("NodeProto")
-    SparseTensorProto, TensorProto = _class("SparseTensorProto"), _class("TensorProto")
-    TypeProto, ValueInfoProto = _class("TypeProto"), _class("ValueInfoProto")
+    AttributeProto, FunctionProto = _CLASSES["AttributeProto"], _CLASSES["FunctionProto"]
+    GraphProto, ModelProto, NodeProto = _CLASSES["GraphProto"], _CLASSES["ModelProto"], _CLASSES["NodeProto"]
+    SparseTensorProto, TensorProto = _CLASSES["SparseTensorProto"], _CLASSES["TensorProto"]
+    TypeProto, ValueInfoProto = _CLASSES["TypeProto"], _CLASSES["ValueInfoProto"]
 
 
 def as_onnx(message: Message) -> Any:
@@ -160,4 +163,4 @@ def as_own(message: Message) -> Any:
     """The message as one of this module: a copy, or itself."""
     if message.DESCRIPTOR.file.pool is _pool:
         return message
-    return _class(message.DESCRIPTOR.name).FromString(message.SerializeToString())
+    return _CLASSES[message.DESCRIPTOR.name].FromString(message.SerializeToString())

@@ -1,5 +1,8 @@
 """Weights found inside a serialised model."""
 
+import gc
+import weakref
+
 import numpy as np
 import onnx
 import pytest
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
+from graphpool.onnx.proto import TypeProto
 from graphpool.onnx.source import read_model
 from graphpool.onnx.wire import outline
 
@@ -127,3 +131,10 @@ def test_a_model_without_large_weights_is_kept_as_it_is():
     found = outline(memoryview(proto))
     assert found.places == {}
     assert onnx.ModelProto.FromString(found.model) == onnx.ModelProto.FromString(proto)
+
+
+def test_classes_of_inner_messages_stay():
+    """One that the collector takes apart while another thread is given it ends the process."""
+    kind = weakref.ref(type(TypeProto().tensor_type.shape))
+    gc.collect()
+    assert kind() is type(TypeProto().tensor_type.shape)
