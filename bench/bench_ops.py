@@ -65,6 +65,11 @@ def transpose(*shape: int, perm: str) -> tuple[tuple[int, ...], list[Node]]:
     return shape, [Node("Transpose", (), {"perm": [int(axis) for axis in perm]})]
 
 
+def behind_transpose(*shape: int, perm: str) -> tuple[tuple[int, ...], list[Node]]:
+    """A case that takes a softmax of permuted axes, and scales it."""
+    return shape, [*transpose(*shape, perm=perm)[1], Node("Softmax"), Node("Mul", ((1,),))]
+
+
 def mean_of_rows(*shape: int) -> tuple[tuple[int, ...], list[Node]]:
     """A case that takes the mean along the last axis."""
     return shape, [Node("ReduceMean", (np.array([-1]),))]
@@ -92,6 +97,8 @@ CASES: dict[str, tuple[tuple[int, ...], list[Node]]] = {
     "convT 3-D k2s2 64->32 8x16x16": ((1, 64, 8, 16, 16), conv_transpose(64, 32, 2, 2, 2, strides=[2] * 3)),
     "convT depthwise k4s2 64 28x28": (
         (1, 64, 28, 28), conv_transpose(64, 1, 4, 4, strides=[2, 2], group=64, **P1)),
+    "convT k2s2 16->1 64x64": ((1, 16, 64, 64), conv_transpose(16, 1, 2, 2, strides=[2, 2])),
+    "convT 1-D k4s2 64->2 400": ((1, 64, 400), conv_transpose(64, 2, 4, strides=[2], pads=[1, 1])),
     "decoder k2s2 14x14": ((1, 256, 14, 14), decoder(2)),
     "decoder k4s2 14x14": ((1, 256, 14, 14), decoder(4, **P1)),
     "decoder k3s2 14x14": ((1, 256, 14, 14), decoder(3, output_padding=[1, 1], **P1)),
@@ -135,6 +142,8 @@ CASES: dict[str, tuple[tuple[int, ...], list[Node]]] = {
     "Softmax 64x10000": ((64, 10000), [Node("Softmax")]),
     "Softmax 4096x16": ((4096, 16), [Node("Softmax")]),
     "Softmax 8x21x64x64 axis 1": ((8, 21, 64, 64), [Node("Softmax", (), {"axis": 1})]),
+    "Softmax, Mul 1568x197": ((1568, 197), [Node("Softmax"), Node("Mul", ((1,),))]),
+    "Softmax, Mul behind 0312 2x196x196x4": behind_transpose(2, 196, 196, 4, perm="0312"),
     "LayerNormalization 128x768": layer_norm(128, 768),
     "LayerNormalization 4096x64": layer_norm(4096, 64),
     "ReduceMean 128x768 rows": mean_of_rows(128, 768),
