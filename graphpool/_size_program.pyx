@@ -57,7 +57,8 @@ cdef class SizeProgram:
         self.checks = <Term *>malloc(max(self.nchecks, 1) * sizeof(Term))
         if self.terms == NULL or self.checks == NULL:
             raise MemoryError()
-        memcpy(self.terms, trace.terms, self.nterms * sizeof(Term))
+        if self.nterms:
+            memcpy(self.terms, trace.terms, self.nterms * sizeof(Term))
         for (kind, a, b), result in checks:
             # the outcome as the sign bit of the kind
             self.checks[k].kind, self.checks[k].a, self.checks[k].b = kind if result else -kind, a, b

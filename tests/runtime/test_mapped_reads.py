@@ -42,15 +42,18 @@ def test_the_pages_that_are_read_are_there_and_no_others(file):
     assert [k for k, is_there in enumerate(present(file)) if is_there] == [3, 4, 20]
 
 
-def neighbours(file):
-    """Memory that nobody has touched, near a file in the address space."""
-    piece = address_of(file) // PIECE_NBYTES
-    made = [mmap.mmap(-1, 16 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(2000)]
-    return [memory for memory in made if address_of(memory) // PIECE_NBYTES == piece]
+def make_maps(count):
+    return [mmap.mmap(-1, 16 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(count)]
 
 
-def test_memory_beside_a_file_keeps_what_another_thread_writes(file, monkeypatch):
-    near, look = neighbours(file), mapped_reads._present
+def test_memory_beside_a_file_keeps_what_another_thread_writes(tmp_path, monkeypatch):
+    maps = make_maps(2000)  # they fill all smaller gaps of the address space, so that the file comes to lie beside one
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(40 * PAGE))
+    file, look = MappedFile(path), mapped_reads._present
+    maps += make_maps(200)
+    piece = (address_of(file) + 3 * PAGE) // PIECE_NBYTES
+    near = [memory for memory in maps if address_of(memory) // PIECE_NBYTES == piece]
     assert near
 
     def look_and_write(*args):
