@@ -131,11 +131,12 @@ cdef void *_calloc(void *context, size_t count, size_t nbytes) noexcept nogil:
 
 
 cdef void *_realloc(void *context, void *data, size_t nbytes) noexcept nogil:
-    cdef char *block = <char *>data - HEADER_NBYTES
+    cdef char *block
     cdef void *moved
     cdef size_t old, texts_nbytes
     if data == NULL:
         return _malloc(context, nbytes)
+    block = <char *>data - HEADER_NBYTES
     old, texts_nbytes = (<Header *>block).nbytes, (<Header *>block).texts_nbytes
     if _is_mapped(old) or _is_mapped(nbytes):
         moved = _malloc(context, nbytes)
@@ -153,10 +154,11 @@ cdef void *_realloc(void *context, void *data, size_t nbytes) noexcept nogil:
 
 
 cdef void _free(void *context, void *data, size_t nbytes) noexcept nogil:
-    cdef char *block = <char *>data - HEADER_NBYTES
+    cdef char *block
     cdef size_t held
     if data == NULL:
         return
+    block = <char *>data - HEADER_NBYTES
     held = (<Header *>block).nbytes
     _uncharge(<Account *>context, held + (<Header *>block).texts_nbytes)
     if _is_mapped(held):
