@@ -157,38 +157,38 @@ cdef class OneHot(TextFunction):
         return _need_of(ValueBound.of_array((*value.shape, self._width), 4), prod(value.shape))
 
     cdef object apply(self, x, target):
-        if self._numbers is not None and type(x) is ndarray and x.dtype == _INTEGERS:
-            return self._of_integers(np.ascontiguousarray(x), target)
-        cdef list items = _items(x)
-        cdef Py_ssize_t number, nones = 0, count = len(items)
-        cdef PyObject *found
+        cdef bint are_integers = self._numbers is not None and type(x) is ndarray and x.dtype == _INTEGERS
+        items = np.ascontiguousarray(x) if are_integers else _items(x)
+        cdef Py_ssize_t count = _count(fields_of(items)) if are_integers else len(items)
         rows = _place_for(target, self.dtype, count * self._width)
         if rows is None:
             rows = _empty((*x.shape, self._width), self.dtype)
         cdef float *into = <float *>fields_of(rows).data
         memset(into, 0, count * self._width * sizeof(float))
-        for number in range(count):
-            found = PyDict_GetItemWithError(self._table, items[number])
-            if found != NULL:
-                into[number * self._width + <Py_ssize_t><object>found] = 1
-                nones += 1
-        if nones < count and not self._has_zeros:
+        cdef Py_ssize_t nfound = self._mark_integers(items, into) if are_integers else self._mark(items, into)
+        if nfound < count and not self._has_zeros:
             raise ValueError("an element that is none of the categories")
         return rows
 
-    cdef object _of_integers(self, x, target):
-        """As `apply`, without an object for each element."""
-        cdef Py_ssize_t number, low, left, half, count = _count(fields_of(x)), nones = 0
+    cdef Py_ssize_t _mark(self, list items, float *into) except -1:
+        """Write the ones into rows of zeros; how many there are."""
+        cdef Py_ssize_t number, nfound = 0
+        cdef PyObject *found
+        for number in range(len(items)):
+            found = PyDict_GetItemWithError(self._table, items[number])
+            if found != NULL:
+                into[number * self._width + <Py_ssize_t><object>found] = 1
+                nfound += 1
+        return nfound
+
+    cdef Py_ssize_t _mark_integers(self, x, float *into) except -1:
+        """As `_mark`, without an object for each element."""
+        cdef Py_ssize_t number, low, left, half, nfound = 0
         cdef Py_ssize_t nkeys = fields_of(self._numbers).dimensions[0]
         cdef const int64_t *keys = <const int64_t *>fields_of(self._numbers).data
         cdef const int64_t *columns = <const int64_t *>fields_of(self._columns).data
         cdef const int64_t *items = <const int64_t *>fields_of(x).data
-        rows = _place_for(target, self.dtype, count * self._width)
-        if rows is None:
-            rows = _empty((*x.shape, self._width), self.dtype)
-        cdef float *into = <float *>fields_of(rows).data
-        memset(into, 0, count * self._width * sizeof(float))
-        for number in range(count):
+        for number in range(_count(fields_of(x))):
             low, left = 0, nkeys
             while left > 1:     # the greatest key up to the element
                 half = left // 2
@@ -197,10 +197,8 @@ cdef class OneHot(TextFunction):
                 left -= half
             if keys[low] == items[number]:
                 into[number * self._width + columns[low]] = 1
-                nones += 1
-        if nones < count and not self._has_zeros:
-            raise ValueError("an element that is none of the categories")
-        return rows
+                nfound += 1
+        return nfound
 
 
 cdef class Lookup(TextFunction):

@@ -61,7 +61,7 @@ def lower_top_k(lowering: Lowering, op: Op) -> None:
     source = lowering.value(op.inputs[0].id)
     axis = op.attrs["axis"] % len(source.shape)
     if source.dtype is DataType.F32:
-        source = lowering.dense(source, DataType.F32, (*(k for k in range(len(source.shape)) if k != axis), axis))
+        source = lowering.arranged(op.inputs[0].id, (*(k for k in range(len(source.shape)) if k != axis), axis))
     values, indices = (lowering.target(tensor.id) for tensor in op.outputs)
     call = top_k(
         source.shape, axis, op.attrs["k"], source.dtype.value, is_largest=op.attrs["largest"],
