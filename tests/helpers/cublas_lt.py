@@ -136,7 +136,7 @@ class RecordingLibrary:
         alignment = ctypes.c_uint64.from_address(algorithm).value
         assert not any(address % alignment for address in (a, b, d))
         assert workspace_nbytes >= WORKSPACE_NBYTES[alignment]
-        assert workspace % 16 == 0
+        assert workspace % 256 == 0
         batch, rows, cols, depth = self._sizes(operation, a_layout, b_layout, d_layout)
         left, right, result = (self._of("layout", number) for number in (a_layout, b_layout, d_layout))
         turns = [self._of("operation", operation)[name] for name in ("TRANSA", "TRANSB")]

@@ -41,6 +41,12 @@ def check(result: tuple[Any, ...], call: str) -> Any:
     return values[0] if len(values) == 1 else None
 
 
+def _forked() -> StateError:
+    """The error for a forked child of a process that uses the driver."""
+    hint = "start processes that use a GPU with the method 'spawn'"
+    return StateError(explain("a forked child cannot use its parent's GPU", hint=hint))
+
+
 def _start_driver() -> None:
     """Initialise the driver, or say what is missing."""
     cuda = driver()
@@ -52,6 +58,8 @@ def _start_driver() -> None:
     if error == cuda.CUresult.CUDA_ERROR_NO_DEVICE:
         hint = "look at nvidia-smi, and at CUDA_VISIBLE_DEVICES"
         raise UnsupportedError(explain("the NVIDIA driver finds no device", hint=hint))
+    if error == cuda.CUresult.CUDA_ERROR_NOT_INITIALIZED:
+        raise _forked()
     check((error,), "cuInit")
 
 
@@ -130,8 +138,7 @@ class CudaDevice:
             It is one.
         """
         if os.getpid() != self._pid:
-            hint = "start processes that use a GPU with the method 'spawn'"
-            raise StateError(explain("a forked child cannot use its parent's GPU", hint=hint))
+            raise _forked()
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -300,9 +307,7 @@ def open_device(index: int = 0) -> CudaDevice:
     _check_version()
     _check_index(index)
     _check_pools(index)
-    device = _opened(index)
-    device.check_process()
-    return device
+    return _opened(index)
 
 
 def stream_handle(stream: object) -> int:

@@ -27,6 +27,8 @@ COMPUTE_F32 = 68
 MOST_WORKSPACE_NBYTES = 4 << 20
 ALIGNMENT = 16
 """Of addresses for which there are the fastest algorithms; other ones serve where an address has less. Unit: bytes."""
+WORKSPACE_ALIGNMENT = 256
+"""Of the workspace, which the library refuses otherwise. Unit: bytes."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class LibraryProduct:
         except BaseException:
             self._destroy()
             raise
-        self.workspace_nbytes = int(max(found["workspace_size"][0] for found in self._algorithms.values()))
+        self._workspace_nbytes = int(max(found["workspace_size"][0] for found in self._algorithms.values()))
+        self.workspace_nbytes = self._workspace_nbytes + WORKSPACE_ALIGNMENT if self._workspace_nbytes else 0
 
     def _describe(self, products: Products) -> None:
         library = self._library
@@ -185,11 +188,12 @@ class LibraryProduct:
         is_aligned = not any(address % ALIGNMENT for address in (left, right, result))
         algorithm = self._algorithms[max(self._algorithms) if is_aligned else min(self._algorithms)]
         one, zero = self._numbers.ctypes.data, self._numbers.ctypes.data + self._numbers.itemsize
-        layouts, nbytes = self._layouts, self.workspace_nbytes
+        layouts = self._layouts
+        room = [address + -address % WORKSPACE_ALIGNMENT for address in workspace] or [0]
         try:
             self._library.matmul(
                 self._owner.handle, self._operation, one, left, layouts[0], right, layouts[1], zero, result,
-                layouts[2], result, layouts[2], algorithm.ctypes.data, *(workspace or [0]), nbytes, stream,
+                layouts[2], result, layouts[2], algorithm.ctypes.data, *room, self._workspace_nbytes, stream,
             )  # fmt: skip
         except Exception as error:
             raise BackendError(explain("cublasLtMatmul failed", got=str(error))) from error

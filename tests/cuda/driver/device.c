@@ -1,6 +1,7 @@
 /* The one device, its context, and the names of errors. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "driver.h"
 #include "entries.h"
@@ -54,7 +55,10 @@ static int device_attribute(CUdevice_attribute attribute) {
 /* ---- entry points */
 
 CUresult test_cuInit(unsigned flags) {
+    static pid_t first_process;
     if (flags) return CUDA_ERROR_INVALID_VALUE;
+    if (!first_process) first_process = getpid();
+    if (getpid() != first_process) return CUDA_ERROR_NOT_INITIALIZED; /* a forked child, as NVIDIA's driver says it */
     return setting("TEST_DRIVER_DEVICES", 1) > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 

@@ -8,7 +8,8 @@
 #include "driver.h"
 #include "entries.h"
 
-static const size_t GRANULE = (size_t)2 << 20; /* memory comes from the system in steps of so many bytes */
+/* Pools take memory in steps of so many bytes, and round their maximum up to one: seen on an H200, driver 580. */
+static const size_t STEP = (size_t)32 << 20;
 
 typedef struct Returning {
     int operation; /* that released the bytes */
@@ -21,9 +22,13 @@ static size_t device_nbytes(void) {
     return (size_t)setting("TEST_DRIVER_MEMORY", 1L << 30);
 }
 
+static size_t in_steps(size_t nbytes) {
+    return (nbytes + STEP - 1) / STEP * STEP;
+}
+
 static Pool *new_pool(size_t max_nbytes, bool is_host) {
     Pool *pool = new_object(POOL, sizeof *pool);
-    pool->max_nbytes = max_nbytes ? max_nbytes : device_nbytes();
+    pool->max_nbytes = max_nbytes ? in_steps(max_nbytes) : device_nbytes();
     pool->is_host = is_host;
     for (size_t i = 0; i < LENGTH(pool->reuse); i++) pool->reuse[i] = 1;
     return pool;
@@ -63,17 +68,13 @@ static void settle(Pool *pool) {
     for (int i = 0; i < pool->nreturning; i++)
         if (is_forgotten(pool->returning[i].operation)) pool->returning[i].nbytes = 0;
     drop_empty_returns(pool);
-    size_t needed = pool->used + returning_nbytes(pool);
-    if (pool->reserved > pool->release_threshold) pool->reserved = larger(needed, pool->release_threshold);
+    size_t needed = in_steps(pool->used + returning_nbytes(pool));
+    if (pool->reserved > pool->release_threshold)
+        pool->reserved = larger(needed, pool->release_threshold / STEP * STEP);
 }
 
 void settle_pools(void) {
     for (int i = 0; i < npools; i++) settle(pools[i]);
-}
-
-static size_t nbytes_within(const Pool *pool, size_t wanted) {
-    size_t rounded = (wanted + GRANULE - 1) / GRANULE * GRANULE;
-    return rounded < pool->max_nbytes ? rounded : pool->max_nbytes;
 }
 
 /* What a pool may hold beside the others of the device, which give up what they keep unused. */
@@ -101,7 +102,7 @@ static bool find_room(Pool *pool, size_t nbytes, int *preds, int *npreds, int ro
         if (held + nbytes <= most) break;
     }
     if (held + nbytes > most) return false;
-    pool->reserved = larger(pool->reserved, nbytes_within(pool, held + nbytes));
+    pool->reserved = larger(pool->reserved, in_steps(held + nbytes));
     return true;
 }
 
@@ -207,7 +208,7 @@ CUresult test_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
     LOCKED;
     Pool *pool = live_object(handle, POOL);
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    size_t least = larger(pool->used + returning_nbytes(pool), keep);
+    size_t least = larger(in_steps(pool->used + returning_nbytes(pool)), in_steps(keep));
     if (pool->reserved > least) pool->reserved = least;
     return CUDA_SUCCESS;
 }
