@@ -55,6 +55,7 @@ CALLS = {
         epilogue((2, 3, 70, 8)),
         stats=True,
     ),
+    "large matmul": products.matmul((512,), 6, 8, 5, ("f32", (30, 5, 1)), ("f32", (0, 8, 1)), epilogue((512, 6, 8))),
     "matmul of bf16": products.matmul((4,), 6, 8, 5, ("bf16", (30, 5, 1)), ("bf16", (0, 8, 1)), epilogue(SHAPE)),
     "softmax": rows.softmax(SHAPE, 1, "f32", STRIDES, epilogue(SHAPE), stats=True),
     "log softmax": rows.softmax(SHAPE, 2, "bf16", STRIDES, epilogue(SHAPE), is_log=True),
@@ -94,10 +95,25 @@ CALLS = {
     **{mode: rows.reduce(mode, SHAPE, [1], "f32", STRIDES, epilogue((4, 8))) for mode in ("sum", "max", "l2")},
     "max pool": image.pooling("max", 4, 3, WINDOWS, "f32", epilogue((4, 3, 4, 4)), pads_end=(0, 0)),
     "mean pool": image.pooling("avg", 4, 3, WINDOWS, "f32", epilogue((4, 3, 4, 4)), pads_end=(0, 0)),
-    "convolution": image.convolution(4, 1, (3, 4), WINDOWS, ("f32", "f32"), (0, 27, 9, 3, 1), epilogue((4, 4, 4, 4))),
-    "transposed convolution": image.convolution(
-        4, 1, (3, 4), WINDOWS, ("f32", "f32"), (0, 27, 9, 3, 1), epilogue((4, 4, 4, 4)), transposed=True
-    ),
+    **{
+        f"{kind} {name}": image.convolution(
+            batch,
+            1,
+            (3, outer),
+            WINDOWS,
+            (dtype, dtype),
+            (0, 27, 9, 3, 1),
+            epilogue((batch, outer, 4, 4)),
+            transposed=transposed,
+        )
+        for kind, batch, outer, dtype in (
+            ("direct", 4, 4, "f32"),
+            ("small", 4, 16, "f32"),
+            ("large", 256, 16, "f32"),
+            ("bf16", 256, 16, "bf16"),
+        )
+        for name, transposed in (("convolution", False), ("transposed convolution", True))
+    },
 }
 
 

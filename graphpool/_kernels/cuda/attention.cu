@@ -17,10 +17,13 @@ extern "C" __global__ void GP_KERNEL(const char *q, const char *k, const char *v
         for (long long begin = 0; begin < p.keys; begin += GP_TILE) {
             for (int i = 0; i < 4; i++)
                 for (int j = 0; j < 4; j++) scores[down + 16 * i][across + 16 * j] = least;
-            gp_multiply_tile(
-                as, bs, first_row, begin, p.rows, p.keys, p.depth,
+            gp_multiply_tile<4>(
+                as, bs, first_row, begin, p.rows, p.keys, p.depth, [](long long) {},
                 [&](long long row, long long d) { return gp_load_q(q, from_q + row * p.q_row + d * p.q_depth); },
-                [&](long long d, long long key) { return gp_load_k(k, from_k + key * p.k_row + d * p.k_depth); },
+                [&](long long key) {
+                    const long long from = from_k + key * p.k_row;
+                    return [&p, k, from](long long d) { return gp_load_k(k, from + d * p.k_depth); };
+                },
                 [&](long long row, long long key, float x) {
                     GP_SCORE;
                     scores[row - first_row][key - begin] = x;

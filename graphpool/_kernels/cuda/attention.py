@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass
 
-from .products import TILE, TILE_THREADS
+from .products import TILE_THREADS
 from .program import add_program
 from .source import KernelSource
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .source import CudaCall
 
 __all__ = ["Scores", "attention"]
+
+_TILE = 64
+"""Rows and columns that a block computes."""
 
 Operand = tuple[str, "Sequence[int]"]
 """An element type, and strides: one for each axis of the heads, then for rows and columns. Unit: elements."""
@@ -115,5 +118,5 @@ def attention(
     store = "gp_store_f32(stats, i, x)" if stats else "((void)0)"
     source.define(**{"GP_STORE_STATS(i, x)": store})
     nargs = 3 + len(scores.args) + stats + add_program(source, program)
-    blocks = prod(heads) * -(-rows // TILE) * -(-cols // TILE)
+    blocks = prod(heads) * -(-rows // _TILE) * -(-cols // _TILE)
     return source.build(nargs, blocks, TILE_THREADS)

@@ -1,42 +1,37 @@
 // A convolution as a matrix product of weights and windows that are gathered while they are staged: rows are channels
-// of the result in one group, columns its pixels. Images have up to three spatial axes, depth first. A transposed one
-// reads where a convolution from the result to the source would write.
-
-#if GP_IS_TRANSPOSED
-#define GP_AT(result, tap, axis) ((result) + p.pad_##axis - (tap) * p.gap_##axis)
-#define GP_MISSES(at, axis) ((at) < 0 || (at) % p.step_##axis || (at) / p.step_##axis >= p.src_##axis)
-#define GP_CELL(at, axis) ((at) / p.step_##axis)
-#else
-#define GP_AT(result, tap, axis) ((result) * p.step_##axis - p.pad_##axis + (tap) * p.gap_##axis)
-#define GP_MISSES(at, axis) ((at) < 0 || (at) >= p.src_##axis)
-#define GP_CELL(at, axis) (at)
-#endif
+// of the result in one group, columns its pixels.
 
 extern "C" __global__ void GP_KERNEL(const char *src, const char *weights, GP_ARGS, const Params p) {
     GP_TILE_ROOM;
-    const long long pixels = p.dst_d * p.dst_h * p.dst_w, taps = p.kernel_d * p.kernel_h * p.kernel_w;
-    const long long down = (p.outer + GP_TILE - 1) / GP_TILE, across = (pixels + GP_TILE - 1) / GP_TILE;
+    __shared__ Term terms[2 * GP_DEPTH];  // of the stage that is multiplied, and of that which is read
+    const int side = 16 * GP_EACH;
+    const GP_INDEX pixels = p.dst_d * p.dst_h * p.dst_w, taps = p.kernel_d * p.kernel_h * p.kernel_w;
+    const GP_INDEX outer = p.outer, depth = p.inner * taps;
+    const long long down = (outer + side - 1) / side, across = (pixels + side - 1) / side;
     for (long long tile = blockIdx.x; tile < p.batch * p.groups * down * across; tile += gridDim.x) {
         const long long image = tile / across / down / p.groups, group = tile / across / down % p.groups;
-        const long long from = image * p.along_n + group * p.inner * p.along_c;
-        gp_multiply_tile(
-            as, bs, tile / across % down * GP_TILE, tile % across * GP_TILE, p.outer, pixels, p.inner * taps,
-            [&](long long row, long long k) {
-                const long long tap = k % taps, kw = tap % p.kernel_w, kh = tap / p.kernel_w % p.kernel_h;
-                const long long kd = tap / p.kernel_w / p.kernel_h;
-                const long long at = kd * p.weight_d + kh * p.weight_h + kw * p.weight_w + k / taps * p.weight_inner;
-                return gp_load_weights(weights, at + group * p.weight_group + row * p.weight_outer);
+        const long long from = image * p.along_n + group * p.inner * p.along_c, weight = group * p.weight_group;
+        const GP_INDEX first_row = tile / across % down * side, first_col = tile % across * side;
+        gp_multiply_tile<GP_EACH>(
+            as, bs, first_row, first_col, outer, pixels, depth,
+            [&](GP_INDEX begin) {
+                const GP_INDEX k = begin + threadIdx.x, tap = k % taps, row = tap / GP_P(kernel_w);
+                if (threadIdx.x >= GP_DEPTH || k >= depth) return;
+                terms[k & (2 * GP_DEPTH - 1)] = gp_term(
+                    p, k / taps, row / GP_P(kernel_h), row % GP_P(kernel_h), tap % GP_P(kernel_w));
             },
-            [&](long long k, long long pixel) {
-                const long long tap = k % taps, kw = tap % p.kernel_w, kh = tap / p.kernel_w % p.kernel_h;
-                const long long kd = tap / p.kernel_w / p.kernel_h, w = pixel % p.dst_w, h = pixel / p.dst_w % p.dst_h;
-                const long long d = pixel / p.dst_w / p.dst_h;
-                const long long id = GP_AT(d, kd, d), ih = GP_AT(h, kh, h), iw = GP_AT(w, kw, w);
-                if (GP_MISSES(id, d) || GP_MISSES(ih, h) || GP_MISSES(iw, w)) return 0.0f;
-                const long long row = GP_CELL(id, d) * p.along_d + GP_CELL(ih, h) * p.along_h;
-                return gp_load_src(src, from + k / taps * p.along_c + row + GP_CELL(iw, w) * p.along_w);
+            [&](GP_INDEX row, GP_INDEX k) {
+                const GP_INDEX at = terms[k & (2 * GP_DEPTH - 1)].weights + row * GP_P(weight_outer);
+                return gp_load_weights(weights, weight + at);
             },
-            [&](long long row, long long pixel, float sum) {
+            [&](GP_INDEX pixel) {
+                const GP_INDEX row = pixel / GP_P(dst_w), d = GP_START(row / GP_P(dst_h), d);
+                const GP_INDEX h = GP_START(row % GP_P(dst_h), h), w = GP_START(pixel % GP_P(dst_w), w);
+                return [&, d, h, w](GP_INDEX k) {
+                    return gp_element(p, src, from, terms[k & (2 * GP_DEPTH - 1)], d, h, w);
+                };
+            },
+            [&](GP_INDEX row, GP_INDEX pixel, float sum) {
                 const long long channel = group * p.outer + row;
                 gp_program(p, image * p.dst_n + channel * p.dst_c + pixel * p.dst_pixel, sum, GP_PASSED);
             });

@@ -1,8 +1,8 @@
-// A tile of a matrix product of bf16 in f32 by tensor cores: 64 x 64 sums by 8 warps of 16 x 32 each, operands staged
-// 16 columns at a time, two in a word.
+// A tile of a matrix product of bf16 in f32 by tensor cores: 16 EACH x 16 EACH sums by 8 warps, operands staged 32
+// columns at a time, two in a word.
 
 #define GP_TILE 64
-#define GP_DEPTH 16
+#define GP_DEPTH 32
 #define GP_TILE_THREADS 256
 #define GP_TILE_ROOM __shared__ unsigned as[GP_TILE][GP_DEPTH / 2 + 4], bs[GP_TILE][GP_DEPTH / 2 + 4]
 
@@ -22,41 +22,60 @@ static __device__ __forceinline__ unsigned gp_pack(float low, float high) {
     return __float_as_uint(low) >> 16 | (__float_as_uint(high) & 0xffff0000u);
 }
 
-// As in gp_tile.cuh; `as` has rows, `bs` columns.
-template <class A, class B, class Done>
+// As in gp_tile.cuh; `as` has rows, `bs` columns. A warp has 16 rows and 2 EACH EACH columns.
+template <int EACH, class I, class Prepare, class A, class B, class Done>
 static __device__ __forceinline__ void gp_multiply_tile(
-    unsigned (*as)[GP_DEPTH / 2 + 4], unsigned (*bs)[GP_DEPTH / 2 + 4], long long first_row, long long first_col,
-    long long rows, long long cols, long long depth, const A &a, const B &b, const Done &done) {
+    unsigned (*as)[GP_DEPTH / 2 + 4], unsigned (*bs)[GP_DEPTH / 2 + 4], I first_row, I first_col,
+    I rows, I cols, I depth, const Prepare &prepare, const A &a, const B &b,
+    const Done &done) {
+    const int words = GP_DEPTH / 2, tile = 16 * EACH, wide = EACH * EACH / 4, each = tile * words / GP_TILE_THREADS;
     const int thread = threadIdx.x, warp = thread / 32, group = thread % 32 / 4, pair = thread % 4;
-    const int top = warp % 4 * 16, left = warp / 4 * 32;
-    float sums[4][4] = {};
-    for (long long begin = 0; begin < depth; begin += GP_DEPTH) {
-        for (int e = thread; e < GP_TILE * GP_DEPTH / 2; e += GP_TILE_THREADS) {
-            const int at = e % (GP_DEPTH / 2);
-            const long long row = first_row + e / (GP_DEPTH / 2), k = begin + 2 * at;
-            const float low = row < rows && k < depth ? a(row, k) : 0.0f;
-            as[e / (GP_DEPTH / 2)][at] = gp_pack(low, row < rows && k + 1 < depth ? a(row, k + 1) : 0.0f);
-        }
-        for (int e = thread; e < GP_TILE * GP_DEPTH / 2; e += GP_TILE_THREADS) {
-            const long long col = first_col + e % GP_TILE, k = begin + 2 * (e / GP_TILE);
-            const float low = col < cols && k < depth ? b(k, col) : 0.0f;
-            bs[e % GP_TILE][e / GP_TILE] = gp_pack(low, col < cols && k + 1 < depth ? b(k + 1, col) : 0.0f);
-        }
-        __syncthreads();
-        const unsigned own[4] = {as[top + group][pair], as[top + group + 8][pair], as[top + group][pair + 4],
-                                 as[top + group + 8][pair + 4]};
+    const int top = warp % EACH * 16, first = warp / EACH * 8 * wide;
+    const I col = first_col + thread % tile;
+    const auto column = b(col);
+    float sums[wide][4] = {};
+    unsigned left[each], right[each];
+    const auto read = [&](I begin) {
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            const unsigned *column = bs[left + 8 * n + group], other[2] = {column[pair], column[pair + 4]};
-            gp_mma(sums[n], own, other);
+        for (int i = 0; i < each; i++) {
+            const I row = first_row + thread / words + GP_TILE_THREADS / words * i;
+            const I k = begin + 2 * (thread % words);
+            const float low = row < rows && k < depth ? a(row, k) : 0.0f;
+            left[i] = gp_pack(low, row < rows && k + 1 < depth ? a(row, k + 1) : 0.0f);
+            const I other = begin + 2 * (thread / tile + i * (GP_TILE_THREADS / tile));
+            const float down = col < cols && other < depth ? column(other) : 0.0f;
+            right[i] = gp_pack(down, col < cols && other + 1 < depth ? column(other + 1) : 0.0f);
+        }
+    };
+    prepare(0);
+    __syncthreads();
+    read(0);
+    for (I begin = 0; begin < depth; begin += GP_DEPTH) {
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            as[thread / words + GP_TILE_THREADS / words * i][thread % words] = left[i];
+            bs[thread % tile][thread / tile + i * (GP_TILE_THREADS / tile)] = right[i];
+        }
+        prepare(begin + GP_DEPTH);
+        __syncthreads();
+        read(begin + GP_DEPTH);
+#pragma unroll
+        for (int half = 0; half < words; half += 8) {
+            const unsigned *low = as[top + group] + half + pair, *high = as[top + group + 8] + half + pair;
+            const unsigned own[4] = {low[0], high[0], low[4], high[4]};
+#pragma unroll
+            for (int n = 0; n < wide; n++) {
+                const unsigned *from = bs[first + 8 * n + group] + half + pair, other[2] = {from[0], from[4]};
+                gp_mma(sums[n], own, other);
+            }
         }
         __syncthreads();
     }
 #pragma unroll
-    for (int n = 0; n < 4; n++)
+    for (int n = 0; n < wide; n++)
         for (int i = 0; i < 4; i++) {
-            const long long row = first_row + top + group + 8 * (i / 2);
-            const long long col = first_col + left + 8 * n + 2 * pair + i % 2;
-            if (row < rows && col < cols) done(row, col, sums[n][i]);
+            const I row = first_row + top + group + 8 * (i / 2);
+            const I to = first_col + first + 8 * n + 2 * pair + i % 2;
+            if (row < rows && to < cols) done(row, to, sums[n][i]);
         }
 }

@@ -1,41 +1,57 @@
-// A tile of a matrix product in f32: 64 x 64 sums by 256 threads of 4 x 4 each, operands staged 16 columns at a time.
+// A tile of a matrix product in f32: 16 x 16 threads of EACH x EACH sums, operands staged 16 columns at a time.
 
 #define GP_TILE 64
 #define GP_DEPTH 16
 #define GP_TILE_THREADS 256
-#define GP_TILE_ROOM __shared__ float as[GP_DEPTH][GP_TILE + 1], bs[GP_DEPTH][GP_TILE]
+#define GP_TILE_ROOM alignas(16) __shared__ float as[GP_DEPTH][GP_TILE + 4], bs[GP_DEPTH][GP_TILE]
 
-// Sums over k in [0, depth) of a(row, k) * b(k, col) go to done(row, col, sum), for rows and columns of the tile that
-// are less than `rows` and `cols`. `as` and `bs` are shared memory, which may be used again at once.
-template <class A, class B, class Done>
+// Sums over k in [0, depth) of a(row, k) * b(col)(k) go to done(row, col, sum), for rows and columns of the tile that
+// are less than `rows` and `cols`; a tile has 16 EACH of both, EACH is 2 or 4. b(col) is asked once, for the column
+// that a thread stages. All threads call prepare(k) before k to k + GP_DEPTH - 1 are read, a barrier between. The next
+// columns are read from memory while those before are multiplied. `as` and `bs` are shared memory, which may be used
+// again at once.
+template <int EACH, class I, class Prepare, class A, class B, class Done>
 static __device__ __forceinline__ void gp_multiply_tile(
-    float (*as)[GP_TILE + 1], float (*bs)[GP_TILE], long long first_row, long long first_col, long long rows,
-    long long cols, long long depth, const A &a, const B &b, const Done &done) {
-    const int thread = threadIdx.x, across = thread % 16, down = thread / 16;
-    float sums[4][4] = {};
-    for (long long begin = 0; begin < depth; begin += GP_DEPTH) {
-        for (int e = thread; e < GP_TILE * GP_DEPTH; e += GP_TILE_THREADS) {
-            const long long row = first_row + e / GP_DEPTH, k = begin + e % GP_DEPTH;
-            as[e % GP_DEPTH][e / GP_DEPTH] = row < rows && k < depth ? a(row, k) : 0.0f;
+    float (*as)[GP_TILE + 4], float (*bs)[GP_TILE], I first_row, I first_col, I rows, I cols, I depth,
+    const Prepare &prepare, const A &a, const B &b, const Done &done) {
+    const int thread = threadIdx.x, across = thread % 16 * EACH, down = thread / 16 * EACH, tile = 16 * EACH;
+    const I col = first_col + thread % tile;
+    const auto column = b(col);
+    float sums[EACH][EACH] = {}, left[EACH], right[EACH];
+    const auto read = [&](I begin) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const I row = first_row + thread / GP_DEPTH + 16 * i, k = begin + thread % GP_DEPTH;
+            left[i] = row < rows && k < depth ? a(row, k) : 0.0f;
+            const I other = begin + thread / tile + i * (GP_TILE_THREADS / tile);
+            right[i] = col < cols && other < depth ? column(other) : 0.0f;
         }
-        for (int e = thread; e < GP_TILE * GP_DEPTH; e += GP_TILE_THREADS) {
-            const long long col = first_col + e % GP_TILE, k = begin + e / GP_TILE;
-            bs[e / GP_TILE][e % GP_TILE] = col < cols && k < depth ? b(k, col) : 0.0f;
+    };
+    prepare(0);
+    __syncthreads();
+    read(0);
+    for (I begin = 0; begin < depth; begin += GP_DEPTH) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            as[thread % GP_DEPTH][thread / GP_DEPTH + 16 * i] = left[i];
+            bs[thread / tile + i * (GP_TILE_THREADS / tile)][thread % tile] = right[i];
         }
+        prepare(begin + GP_DEPTH);
         __syncthreads();
+        read(begin + GP_DEPTH);
 #pragma unroll
         for (int k = 0; k < GP_DEPTH; k++) {
-            float left[4], right[4];
-            for (int i = 0; i < 4; i++) left[i] = as[k][down + 16 * i];
-            for (int j = 0; j < 4; j++) right[j] = bs[k][across + 16 * j];
-            for (int i = 0; i < 4; i++)
-                for (int j = 0; j < 4; j++) sums[i][j] = fmaf(left[i], right[j], sums[i][j]);
+            float x[EACH], y[EACH];
+            for (int i = 0; i < EACH; i++) x[i] = as[k][down + i];
+            for (int j = 0; j < EACH; j++) y[j] = bs[k][across + j];
+            for (int i = 0; i < EACH; i++)
+                for (int j = 0; j < EACH; j++) sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
         }
         __syncthreads();
     }
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++) {
-            const long long row = first_row + down + 16 * i, col = first_col + across + 16 * j;
-            if (row < rows && col < cols) done(row, col, sums[i][j]);
+    for (int i = 0; i < EACH; i++)
+        for (int j = 0; j < EACH; j++) {
+            const I row = first_row + down + i, to = first_col + across + j;
+            if (row < rows && to < cols) done(row, to, sums[i][j]);
         }
 }

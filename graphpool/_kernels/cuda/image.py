@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from graphpool._dataclasses import dataclass
 from graphpool.errors import UnsupportedError, explain
 
-from .products import TILE, TILE_THREADS, tile_header
+from .products import TILE_THREADS, index_type, tile_header, tiles
 from .program import add_program
 from .source import KernelSource
 
@@ -22,6 +22,9 @@ __all__ = ["Windows", "convolution", "pooling", "resampling"]
 
 _AXES = "dhw"
 _POOL_THREADS = 256
+
+_FEW_CHANNELS = 4
+"""Channels of the result in a group that make no tile worth while: each thread computes a result by itself."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,17 @@ def convolution(
     """A convolution, or a transposed one. Arguments: src, weights, those of the program.
 
     `channels` are those of src and of the result; `weight_strides` those of (group, outer, inner, spatial...): channels
-    of the result in a group, channels of src in a group. Sums are f32. A block a tile of channels and pixels.
+    of the result in a group, channels of src in a group. Sums are f32. A block a tile of channels and pixels, or a
+    thread a result where a group has few channels.
     """
-    source = KernelSource("conv", tile_header(*dtypes))
     inner, outer = channels[0] // groups, channels[1] // groups
     pixels = prod(windows.dst)
+    if outer <= _FEW_CHANNELS:
+        source, blocks = KernelSource("conv_direct"), -(-batch * groups * outer * pixels // TILE_THREADS)
+    else:
+        source = KernelSource("conv", tile_header(*dtypes))
+        each, blocks = tiles(batch * groups, outer, pixels)
+        source.define(GP_EACH=str(each))
     source.numbers(
         batch=batch, groups=groups, inner=inner, outer=outer,
         along_n=windows.src_strides[0], along_c=windows.src_strides[1],
@@ -128,7 +137,18 @@ def convolution(
     windows.add_to(source)
     source.load("src", dtypes[0])
     source.load("weights", dtypes[1])
-    source.define(GP_IS_TRANSPOSED=str(int(transposed)))
-    nargs = 2 + add_program(source, program)
-    blocks = batch * groups * -(-outer // TILE) * -(-pixels // TILE)
-    return source.build(nargs, blocks, TILE_THREADS)
+    source.define(GP_IS_TRANSPOSED=str(int(transposed)), GP_INDEX=_index_type(inner, outer, windows, weight_strides))
+    source.include("gp_window.cuh")
+    return source.build(2 + add_program(source, program), blocks, TILE_THREADS)
+
+
+def _index_type(inner: int, outer: int, windows: Windows, weight_strides: Sequence[int]) -> str:
+    """What holds offsets in one image and in the weights of one group, and how far a window reaches along an axis."""
+    along = windows.src, windows.dst, windows.kernel, windows.strides, windows.dilations, windows.pads_begin
+    reaches = [
+        ((src + dst * step + kernel * gap + pad, 1),) for src, dst, kernel, step, gap, pad in zip(*along, strict=True)
+    ]
+    source = zip((inner, *windows.src), windows.src_strides[1:], strict=True)
+    weights = zip((outer, inner, *windows.kernel), weight_strides[1:], strict=True)
+    sizes = ((prod(windows.dst), 1),), ((inner * prod(windows.kernel), 1),)
+    return index_type(tuple(source), tuple(weights), *sizes, *reaches)

@@ -2,14 +2,20 @@
 
 extern "C" __global__ void GP_KERNEL(const char *a, const char *b, GP_ARGS, const Params p) {
     GP_TILE_ROOM;
-    const long long down = (p.rows + GP_TILE - 1) / GP_TILE, across = (p.cols + GP_TILE - 1) / GP_TILE;
+    const int side = 16 * GP_EACH;
+    const long long down = (p.rows + side - 1) / side, across = (p.cols + side - 1) / side;
     for (long long tile = blockIdx.x; tile < p.batch * down * across; tile += gridDim.x) {
         const long long item = tile / across / down, from_a = gp_batch_a(p, item), from_b = gp_batch_b(p, item);
-        gp_multiply_tile(
-            as, bs, tile / across % down * GP_TILE, tile % across * GP_TILE, p.rows, p.cols, p.depth,
-            [&](long long row, long long k) { return gp_load_a(a, from_a + row * p.a_row + k * p.a_depth); },
-            [&](long long k, long long col) { return gp_load_b(b, from_b + k * p.b_depth + col * p.b_col); },
-            [&](long long row, long long col, float sum) {
+        const GP_INDEX first_row = tile / across % down * side, first_col = tile % across * side;
+        const GP_INDEX rows = p.rows, cols = p.cols, depth = p.depth, a_row = p.a_row, a_depth = p.a_depth;
+        const GP_INDEX b_depth = p.b_depth, b_col = p.b_col;
+        gp_multiply_tile<GP_EACH>(
+            as, bs, first_row, first_col, rows, cols, depth, [](GP_INDEX) {},
+            [&](GP_INDEX row, GP_INDEX k) { return gp_load_a(a, from_a + (row * a_row + k * a_depth)); },
+            [&](GP_INDEX col) {
+                return [&, col](GP_INDEX k) { return gp_load_b(b, from_b + (col * b_col + k * b_depth)); };
+            },
+            [&](GP_INDEX row, GP_INDEX col, float sum) {
                 gp_program(p, (item * p.rows + row) * p.cols + col, sum, GP_PASSED);
             });
     }

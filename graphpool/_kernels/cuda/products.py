@@ -16,10 +16,16 @@ if TYPE_CHECKING:
     from ..eltwise.eltwise import Program
     from .source import CudaCall
 
-__all__ = ["TILE", "TILE_THREADS", "eltwise", "matmul", "tile_header"]
+__all__ = ["TILE_THREADS", "eltwise", "index_type", "matmul", "tile_header", "tiles"]
 
-TILE, TILE_THREADS = 64, 256
-"""Of ``gp_tile.cuh``: rows and columns of a tile, threads of its block."""
+TILE_THREADS = 256
+"""Of ``gp_tile.cuh``: threads of the block that computes a tile."""
+
+_TILES = 4, 2
+"""Sums of a thread along each axis of a tile, of which it has 16 times as many rows and columns."""
+_INDEX_ROOM = 1 << 16  # tiles and stages go beyond the end
+_MOST_TILES = 128
+"""More of them than this leave no multiprocessor of a large device idle, so that they may be the larger ones."""
 
 _ELTWISE_THREADS = 256
 
@@ -27,6 +33,27 @@ _ELTWISE_THREADS = 256
 def tile_header(a: str, b: str) -> str:
     """Who multiplies tiles of these types: tensor cores where both are bf16, whose products f32 holds."""
     return "gp_mma.cuh" if a == b == "bf16" else "gp_tile.cuh"
+
+
+def index_type(*reached: Sequence[tuple[int, int]]) -> str:
+    """The C++ type that holds sums of indices times strides: 32 bits, where numbers of 64 would be pairs, if it can.
+
+    Each of `reached` is a list of (dim, stride).
+    """
+    most = max(sum(dim * max(abs(stride), 1) for dim, stride in axes) for axes in reached)
+    return "int" if most < 2**31 - _INDEX_ROOM else "long long"
+
+
+def tiles(count: int, rows: int, cols: int) -> tuple[int, int]:
+    """Sums of a thread along an axis, and tiles of `count` products of so many rows and columns.
+
+    Small tiles where large ones would be few: a device has some hundred multiprocessors.
+    """
+    for each in _TILES:
+        found = count * -(-rows // (16 * each)) * -(-cols // (16 * each))
+        if found >= _MOST_TILES:
+            break
+    return each, found
 
 
 def eltwise(program: Program) -> CudaCall:
@@ -50,7 +77,7 @@ def matmul(
     """Products of matrices. Arguments: a, b, then those of the program, whose space is (batch..., rows, cols).
 
     `a` and `b` are an element type and strides: one for each axis of the batch, 0 to broadcast, then for rows and
-    columns. Sums are f32, of bf16 by tensor cores. A block a tile of `TILE` rows and columns.
+    columns. Sums are f32, of bf16 by tensor cores. A block a tile.
     """
     source = KernelSource("matmul", tile_header(a[0], b[0]))
     count = prod(batch)
@@ -59,8 +86,12 @@ def matmul(
         source.load(name, dtype)
         source.view(f"batch_{name}", batch, strides[:-2])
         source.numbers(**dict(zip(axes, strides[-2:], strict=True)))
+    each, blocks = tiles(count, rows, cols)
+    of_a, of_b = ((sizes, at[1][-2:]) for sizes, at in (((rows, depth), a), ((depth, cols), b)))
+    reached = [tuple(zip(*axes, strict=True)) for axes in (((rows, cols), (1, 1)), of_a, of_b)]
+    source.define(GP_EACH=str(each), GP_INDEX=index_type(*reached))
     nargs = 2 + add_program(source, program)
-    return source.build(nargs, count * -(-rows // TILE) * -(-cols // TILE), TILE_THREADS)
+    return source.build(nargs, blocks, TILE_THREADS)
 
 
 def dense(shape: Sequence[int], axes: Sequence[int]) -> list[int]:

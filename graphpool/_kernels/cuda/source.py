@@ -114,6 +114,10 @@ class KernelSource:
         """A function behind the parameters."""
         self._functions.append(text)
 
+    def include(self, name: str) -> None:
+        """A header that reads the parameters and the names that are defined."""
+        self._functions.append(_read(name))
+
     def load(self, name: str, dtype: str) -> None:
         """Let ``gp_load_<name>`` read elements of a type; UnsupportedError where kernels do not."""
         self._defines[f"gp_load_{name}"] = f"gp_load_{checked_dtype(dtype)}"
@@ -190,8 +194,8 @@ def _assemble(
     headers = map(_read, (math, "gp_memory.cuh", *more))
     body = "\n".join([
         f"#define GP_REG {REGISTERS[register]}", f"#define GP_IS_F64 {int(register == 'f64')}",
-        f"#define GP_IS_INTEGER {int(register == 's64')}", *headers, "struct Params {", *fields, "};", *functions,
-        *[f"#define {name} {text}" for name, text in defines], _read(f"{family}.cu"),
+        f"#define GP_IS_INTEGER {int(register == 's64')}", *headers, "struct Params {", *fields, "};",
+        *[f"#define {name} {text}" for name, text in defines], *functions, _read(f"{family}.cu"),
     ])  # fmt: skip
     body = re.sub(r"^//.*\n|[ \t]+//.*$", "", body, flags=re.MULTILINE)  # comments compile to nothing
     entry = f"gp_{family}_{hashlib.sha256(body.encode()).hexdigest()[:16]}"

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["lower_by_library"]
 
 
-def lower_by_library(lowering: CudaLowering, group: AnchorGroup, product: Product) -> bool:
-    """Emit a product if the library computes it; whether it does.
+def lower_by_library(
+    lowering: CudaLowering, group: AnchorGroup, product: Product, bias_axis: int | None = None
+) -> bool:
+    """Emit a product if the library computes it; whether it does. A bias lies along an axis as `Tail` says.
 
     Sums go to where the result belongs if nothing is done to them, else to a temporary in f32.
     """
@@ -45,7 +47,7 @@ def lower_by_library(lowering: CudaLowering, group: AnchorGroup, product: Produc
     if is_alone:
         lowering.finish(group.result, sums)
     else:
-        tail = Tail(lowering, group, bias, sums=sums)
+        tail = Tail(lowering, group, bias, bias_axis, sums=sums)
         tail.emit(eltwise(tail.program))
     return True
 

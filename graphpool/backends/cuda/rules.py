@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING
 
+from ..._kernels.core.spaces import collapse
 from ..._kernels.cuda.image import Windows, convolution, pooling, resampling
 from ..._kernels.cuda.products import matmul
 from ..._kernels.cuda.rows import best, norm, reduce, running, softmax
@@ -85,6 +87,26 @@ def _windows(lowering: CudaLowering, group: AnchorGroup, source: Value, kernel: 
     )  # fmt: skip
 
 
+def _pointwise(windows: Windows, source: Value, weights: Value, axis: int, strides: Sequence[int]) -> Product | None:
+    """The product of matrices that a convolution of single pixels is; None where it is none.
+
+    `strides` are those of the weights: channels of the result, then of the source.
+    """
+    numbers = (*windows.kernel, *windows.strides, *[1 + pad for pad in windows.pads_begin])
+    if any(number != 1 for number in numbers) or list(windows.src) != list(windows.dst):
+        return None
+    count, inner = source.shape[0], source.shape[axis]
+    outer, (image, channel, *spatial) = prod(weights.shape) // inner, windows.src_strides
+    is_first = axis == 1
+    pixels = collapse(windows.src, spatial) if is_first else collapse((count, *windows.src), (image, *spatial))
+    if len(pixels) > 1:
+        return None
+    [(size, step)] = pixels
+    if is_first:
+        return Product((count,), outer, size, inner, weights, source, (0, *strides), (image, channel, step))
+    return Product((), size, outer, inner, source, weights, (step, channel), tuple(reversed(strides)))
+
+
 @rule("Convolution", "ConvTranspose", where=has_small_windows)
 def lower_convolution(lowering: CudaLowering, group: AnchorGroup) -> None:
     """Implicit matrix products, with weights as they lie."""
@@ -96,6 +118,9 @@ def lower_convolution(lowering: CudaLowering, group: AnchorGroup) -> None:
     split = inner if is_transposed else outer  # the axis that has the channels of all groups
     strides = [weights.shape[split] // groups * weights.strides[split]]
     strides += pick(weights.strides, (outer, inner, *spatial))
+    product = _pointwise(windows, source, weights, axis, strides[1:3]) if groups == 1 and not is_transposed else None
+    if product is not None and lower_by_library(lowering, group, product, axis):
+        return
     tail = Tail(lowering, group, _bias(lowering, op), axis)
     channels = source.shape[axis], lowering.shapes[group.anchor.outputs[0].id][axis]
     dtypes = source.dtype.value, weights.dtype.value

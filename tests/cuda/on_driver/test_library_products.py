@@ -86,6 +86,30 @@ def test_what_is_behind_a_product_is_a_launch_of_its_own(library, engine, dtype,
     assert call.dtypes == (dtype, "f32")  # sums are not rounded in between
 
 
+def convolution(data_format, weights_format, taps=1, **windows):
+    """One of 4 channels to 6 over two images, with a bias and an op behind it, and inputs."""
+    g = GraphBuilder(graph=gp.Graph("gpu"))
+    x = g.input((2, 4, 5, 3) if data_format == "NCX" else (2, 5, 3, 4))
+    w = g.input((6, 4, taps, 1) if weights_format == "OIX" else (taps, 1, 4, 6))
+    bias = g.input((6,))
+    windows = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]} | windows
+    y = g.op("Convolution", x, w, bias, data_format=data_format, weights_format=weights_format, **windows)
+    return g, g.op("ReLU", y), random_inputs(g, np.random.default_rng(taps))
+
+
+@pytest.mark.parametrize("weights_format", ["OIX", "XIO"])
+@pytest.mark.parametrize(("data_format", "sizes"), [("NCX", (2, 15, 6, 4)), ("NXC", (1, 6, 30, 4))])
+def test_convolutions_of_single_pixels(library, engine, data_format, sizes, weights_format):
+    check(engine, *convolution(data_format, weights_format))
+    assert [call[:4] for call in library.calls] == [sizes]
+
+
+@pytest.mark.parametrize("windows", [{"taps": 2}, {"strides": [2, 1]}, {"pads_begin": [1, 0]}], ids=str)
+def test_other_convolutions_are_our_own(library, engine, windows):
+    check(engine, *convolution("NCX", "OIX", **windows))
+    assert library.calls == []
+
+
 @pytest.mark.parametrize("shapes", [((2, 1, 3, 4), (2, 5, 4, 3)), ((2, 0, 4), (4, 5)), ((2, 3, 0), (0, 5))], ids=str)
 def test_other_products_are_our_own(library, engine, shapes):
     check(engine, *product(*shapes))

@@ -1,13 +1,25 @@
-"""Products of bf16 by tensor cores: sizes around tiles, operands turned round, post-ops."""
+"""Products and convolutions: sizes around tiles, small and large ones, operands turned, post-ops, tensor cores."""
 
 import numpy as np
 import pytest
 
 import graphpool as gp
+from graphpool._kernels.cuda import image, products
 from tests.cases.graphs import GraphBuilder
 from tests.cases.inputs import random_inputs
 from tests.helpers.cuda_engine import kernels_of, run_partitions
 from tests.helpers.partitions import assert_close, run_reference
+
+
+def compare(driver, gpu, g, y, *texts):
+    """Run a graph of one partition, whose kernel has some texts, and hold the result against the reference."""
+    [partition] = g.finish()
+    values = random_inputs(g, np.random.default_rng(len(texts[0])))
+    expected = run_reference(g.graph.ops, values)
+    [kernel] = kernels_of([partition], {number: value.shape for number, value in expected.items()})
+    assert [text in kernel.text for text in texts] == [True] * len(texts)
+    driver.seed(len(values))
+    assert_close(run_partitions([partition], values, gpu)[y.id], expected[y.id], y.dtype)
 
 
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)], ids=str)
@@ -18,11 +30,46 @@ def test_products_of_bf16(driver, gpu, sizes, turned):
     a = g.input((2, depth, rows) if turned[0] else (2, rows, depth), "bf16")
     b = g.input((cols, depth) if turned[1] else (depth, cols), "bf16")
     product = g.op("MatMul", a, b, g.input((cols,), "bf16"), transpose_a=turned[0], transpose_b=turned[1])
-    y = g.op("ReLU", product)
-    [partition] = g.finish()
-    values = random_inputs(g, np.random.default_rng(rows))
-    expected = run_reference(g.graph.ops, values)
-    [kernel] = kernels_of([partition], {number: value.shape for number, value in expected.items()})
-    assert "mma.sync" in kernel.text
-    driver.seed(rows + cols)
-    assert_close(run_partitions([partition], values, gpu)[y.id], expected[y.id], gp.DataType.BF16)
+    compare(driver, gpu, g, g.op("ReLU", product), "mma.sync")
+
+
+@pytest.fixture(params=[2, 4], ids=["small", "large"])
+def each(request, monkeypatch):
+    """Sums of a thread along an axis: few products take small tiles unless few are enough for large ones."""
+    monkeypatch.setattr(products, "_MOST_TILES", 128 if request.param == 2 else 1)
+    return f"#define GP_EACH {request.param}\n"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_products_in_small_and_large_tiles(driver, gpu, dtype, each):
+    g = GraphBuilder(graph=gp.Graph("gpu"))
+    product = g.op("MatMul", g.input((2, 19, 37), dtype), g.input((37, 35), dtype))
+    compare(driver, gpu, g, g.op("ReLU", product), each)
+
+
+def convolved(kind, outer, dtype):
+    """More terms than a stage has, windows that leave the image, gaps and steps; `outer` channels in each group."""
+    g = GraphBuilder(graph=gp.Graph("gpu"))
+    windows = {"strides": [2, 1], "dilations": [1, 2], "pads_begin": [1, 0], "pads_end": [0, 2]}
+    weights, layout = ((2 * outer, 4, 3, 2), "OIX") if kind == "Convolution" else ((8, outer, 3, 2), "IOX")
+    operands = g.input((2, 8, 7, 6), dtype), g.input(weights, dtype)
+    y = g.op(kind, *operands, groups=2, data_format="NCX", weights_format=layout, **windows)
+    return g, g.op("ReLU", y)
+
+
+@pytest.mark.parametrize("kind", ["Convolution", "ConvTranspose"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_convolutions_in_tiles(driver, gpu, kind, dtype, each):
+    compare(driver, gpu, *convolved(kind, 21, dtype), each, "#define GP_INDEX int\n")
+
+
+@pytest.mark.parametrize("kind", ["Convolution", "ConvTranspose"])
+def test_direct_convolutions(driver, gpu, kind):
+    compare(driver, gpu, *convolved(kind, 3, "f32"), "gp_conv_direct")
+
+
+@pytest.mark.parametrize("kind", ["Convolution", "ConvTranspose"])
+@pytest.mark.parametrize("outer", [3, 21])
+def test_convolutions_whose_offsets_are_wide(driver, gpu, monkeypatch, kind, outer):
+    monkeypatch.setattr(image, "index_type", lambda *_: "long long")
+    compare(driver, gpu, *convolved(kind, outer, "f32"), "#define GP_INDEX long long\n")
