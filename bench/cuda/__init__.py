@@ -1,4 +1,4 @@
-"""Benchmarks on a GPU. They were never run on one: no figure of theirs is published.
+"""Benchmarks on a GPU. docs/gpu.md has figures.
 
 common.py          times of what is given to a device
 bench_layers.py    layers, beside PyTorch

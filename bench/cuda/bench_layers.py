@@ -4,7 +4,7 @@
 
 Tensors lie on the device; calls follow one another on one stream. PyTorch runs eagerly, f32 products without TF32. A
 row of f32 and of bf16 for each layer: microseconds a call, and the largest difference of the results by the largest
-number. Without PyTorch, or where it has no CUDA, its column is empty. Needs a device; nobody has run it on one.
+number. Without PyTorch, or where it has no CUDA, its column is empty. Needs a device.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Without models those of the demonstration run on 64 images. The inputs of a file lie in NAME.npz or NAME.CASE.npz beside
 it, as arrays ``in.INPUT``. A run takes arrays of the host and gives such, with onnxruntime too: milliseconds. Memory of
 the device is as predicted and as it was taken; the difference is the largest one of the results, by the largest number.
-Without onnxruntime, or where it has no CUDA, its columns are empty. Needs a device; nobody has run it on one.
+Without onnxruntime, or where it has no CUDA, its columns are empty. Needs a device.
 """
 
 from __future__ import annotations
