@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+import threading
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from graphpool.errors import BackendError, InvalidArgumentError, StateError, UnsupportedError, brief, explain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["CudaDevice", "check", "driver", "open_device", "stream_handle"]
 
@@ -95,6 +92,16 @@ def _check_pools(index: int) -> None:
         raise UnsupportedError(explain(f"GPU {index} has no memory pools", hint=hint), index=index)
 
 
+class _Entered(threading.local):
+    """The devices whose blocks a thread is in, the innermost one last."""
+
+    def __init__(self) -> None:
+        self.blocks: list[CudaDevice] = []
+
+
+_entered = _Entered()
+
+
 class CudaDevice:
     """A device with its primary context. `open_device` makes one for each index.
 
@@ -140,13 +147,13 @@ class CudaDevice:
         if os.getpid() != self._pid:
             raise _forked()
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
+    def current(self) -> Self:
         """Make the device's context current for the calling thread, inside a ``with`` block.
 
         Returns
         -------
         context manager
+            Cost: two calls of the driver, but none inside another such block of this device.
 
         Raises
         ------
@@ -154,10 +161,18 @@ class CudaDevice:
             This is a forked child.
         """
         self.check_process()
-        check(driver().cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
-        try:
-            yield
-        finally:
+        return self
+
+    def __enter__(self) -> None:
+        blocks = _entered.blocks
+        if not blocks or blocks[-1] is not self:
+            check(driver().cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
+        blocks.append(self)
+
+    def __exit__(self, *exception: object) -> None:
+        blocks = _entered.blocks
+        blocks.pop()
+        if not blocks or blocks[-1] is not self:
             check(driver().cuCtxPopCurrent(), "cuCtxPopCurrent")
 
     def new_stream(self) -> int:

@@ -265,7 +265,7 @@ class GpuPartition(_DevicePartition):
 
     def _run(self, stream: Stream, sources: list[Tensor], targets: list[Tensor]) -> None:
         queue: GpuQueue = stream.queue  # type: ignore[assignment]
-        with queue.lock:
+        with queue.lock, self.engine.device.cuda.current():  # type: ignore[attr-defined]
             tensors = [tensor.data_ptr if tensor.nbytes else 0 for tensor in (*sources, *targets)]
             try:
                 self.program.run(queue.handle, self.bases(queue.arena(self.scratchpad_nbytes), tensors))

@@ -13,6 +13,7 @@ import graphpool as gp
 from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError
 from graphpool.memory import ArenaPool, Budget, LimitingResource, StatisticsResource
 from graphpool.memory.cuda import (
+    CudaDevice,
     CudaResource,
     HostStaging,
     PinnedResource,
@@ -169,6 +170,34 @@ def test_forked_child_is_told(resource):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking a process with threads
         run_in_child(use)
+
+
+def test_context_is_current_inside_blocks_alone(driver):
+    """However blocks of devices lie in one another, and whatever they raise; to the thread that is in them."""
+    device, other = open_device(), CudaDevice(0)
+    found = []
+
+    def look(*_):
+        found.append(int(check(cuda.cuCtxGetCurrent())))
+
+    def fail():
+        with device.current(), device.current(), other.current(), device.current():
+            look()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    look()
+    with device.current():
+        with other.current(), device.current():
+            look()
+        look()
+        run_threads(1, look)
+        look()
+    look()
+    context = found[0]
+    assert found == [context, 0, context, context, 0, context, 0]
+    assert context
 
 
 @pytest.mark.parametrize("stream", ["0", -1, True, 1.5, object()])
