@@ -236,7 +236,7 @@ cdef class Budget:
         finally:
             self.gate.leave()
 
-    def check(self, nbytes, *, holder="", later_nbytes=0):
+    def check(self, nbytes, *, holder="", later_nbytes=0, bint awaits_leases=True):
         """Refuse what could not be charged even after holders gave back all they can and all leases ended.
 
         Nothing is charged or asked for: this tells before any work is done whether it can end well. Holders are looked
@@ -250,6 +250,8 @@ cdef class Budget:
             Who asks; named in the error.
         later_nbytes : int, default=0
             What may be asked for beside them later on, and is not checked now. Unit: bytes.
+        awaits_leases : bool, default=True
+            Whether those that are out end before the bytes are needed; not those of whoever asks.
 
         Raises
         ------
@@ -257,8 +259,11 @@ cdef class Budget:
             Its `smallest_limit` is the least limit for both beside what is in use for good.
         """
         check_nbytes(nbytes)
-        if self.in_use + nbytes > self.limit and self.kept + nbytes > self.limit:
-            raise self._refuse(nbytes, holder, self.kept + later_nbytes)
+        if self.in_use + nbytes <= self.limit:
+            return
+        kept = self.kept if awaits_leases else max(self.in_use - self.reclaimable, 0)
+        if kept + nbytes > self.limit:
+            raise self._refuse(nbytes, holder, kept + later_nbytes)
 
     @property
     def kept(self):

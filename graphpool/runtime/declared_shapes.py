@@ -39,6 +39,8 @@ class DeclaredShapes:
     budget : Budget
     compile_at : callable
         Takes shapes; returns a form of which sizes vary, which the model keeps, or None if there can be none.
+    give_up : callable
+        Takes such a form, which is closed instead.
     settle : callable
         Brings in what all forms read of mapped files; called when they have been compiled.
     peak_at : callable
@@ -56,11 +58,12 @@ class DeclaredShapes:
         deciding: tuple[str, ...],
         budget: Budget,
         compile_at: Callable[[Mapping[str, Any]], Executable | None],
+        give_up: Callable[[Executable], None],
         settle: Callable[[], None],
         peak_at: Callable[[Mapping[str, Any], bool], int],
     ) -> None:
         self._ranges, self._name, self._deciding, self._budget = ranges, name, deciding, budget
-        self._compile_at, self._settle, self._peak_at = compile_at, settle, peak_at
+        self._compile_at, self._give_up, self._settle, self._peak_at = compile_at, give_up, settle, peak_at
         self._is_prepared = False
         self._worst: dict[bool, Worst] = {}  # by whether runs make their results
         self._points: list[dict[Any, int]] = []
@@ -115,6 +118,10 @@ class DeclaredShapes:
 
     def _cover(self) -> RangeCover:
         cover = RangeCover(self._ranges, self._compile_at)
+        if cover.refine() and not self._has_room(cover.worst().nbytes):
+            for form in cover.leave_out():
+                self._give_up(form)
+        cover.use_layouts()
         self._settle()
         self._worst = {outputs: cover.worst(outputs=outputs) for outputs in (True, False)}
         self._is_prepared = True
@@ -129,6 +136,10 @@ class DeclaredShapes:
                 if left:
                     left -= 1
                     yield point
+
+    def _has_room(self, nbytes: int) -> bool:
+        budget = self._budget
+        return budget.in_use + nbytes <= budget.limit or budget.kept + nbytes <= budget.limit
 
     def _check_room(self, cover: RangeCover) -> None:
         worst = self._worst[True]
@@ -147,11 +158,12 @@ class DeclaredShapes:
         }
         sizes = ", ".join(f"{name} = {size}" for name, size in self._ranges.sizes_at(worst.point).items())
         fits = f"what fits, each alone: {'; '.join(ranges.values())}" if ranges else "no smaller range of one size fits"
+        inside = ", beside what branches and loops take" if any(form.form.inner for form in cover.forms) else ""
         message = explain(
             f"{self._name}: a run of the declared shapes takes up to {worst.nbytes} bytes (at {sizes})",
             accepted=f"up to {error.limit} bytes in all",
             got=f"{kept_nbytes} bytes of constants, programs and others' in use",
-            hint=f"{fits}; the smallest limit that serves all is {error.smallest_limit} bytes",
+            hint=f"{fits}; the smallest limit that serves all is {error.smallest_limit} bytes{inside}",
         )
         largest = {name_of(key): most for key, most in fitting.items()}
         return OutOfMemoryError(message, **{**error.fields, "largest": largest})

@@ -17,10 +17,11 @@ from ._counters import UseClock
 from .model_memory import Candidate, ModelCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from graphpool.memory import Budget
 
+    from ._share import PrimitiveShare
     from .engine_constants import EngineConstants
     from .engine_primitives import EnginePrimitives
     from .model_memory import ModelMemory, ModelUsage
@@ -119,12 +120,13 @@ class EngineModels(Locked):
         packed = {model: model.packed() for model in models}
         idle = self.constants.idle()
         found += self._packed_candidates(packed, idle, now)
-        for model in () if self.keeps_programs else models:
-            if not (model.is_busy or model.is_kept):
-                nbytes = self._shares_nbytes([model])
-                going = sum(size for key, size in packed[model].items() if key in idle)
-                worth = model.program_worth(now, going) / max(nbytes + going, 1)
-                found.append(Candidate(worth, nbytes + going, partial(self._give_up_programs, model)))
+        for group in () if self.keeps_programs else _with_shared([m for m in models if not (m.is_busy or m.is_kept)]):
+            nbytes, worth = self._shares_nbytes(group), 0.0
+            going = {key: size for model in group for key, size in packed[model].items() if key in idle}
+            for model in group:
+                worth += model.program_worth(now, sum(going[key] for key in packed[model] if key in going))
+            nbytes += sum(going.values())
+            found.append(Candidate(worth / max(nbytes, 1), nbytes, partial(self._give_up_programs, group)))
         return sorted((c for c in found if c.nbytes), key=lambda candidate: candidate.worth)
 
     def _packed_candidates(
@@ -146,9 +148,10 @@ class EngineModels(Locked):
     def _evict(self, key: Hashable, nbytes: int) -> int:
         return self.constants.evict(key)
 
-    def _give_up_programs(self, model: ModelMemory, nbytes: int) -> int:
+    def _give_up_programs(self, models: Sequence[ModelMemory], nbytes: int) -> int:
         before = self._budget.in_use
-        if model.give_up_programs():
+        given_up = [model.give_up_programs() for model in models]
+        if any(given_up):
             self._primitives.reclaim(self._primitives.reclaimable)
         return max(before - self._budget.in_use, 0)
 
@@ -199,6 +202,21 @@ class EngineModels(Locked):
     def kept_keys(self) -> set[Hashable]:
         """The packed weights of pinned models."""
         return {key for model in self._open() if model.is_kept for key in model.packed()}
+
+
+def _with_shared(models: Sequence[ModelMemory]) -> list[list[ModelMemory]]:
+    """Each model alone, then those together that share programs, which go when all of them are given up."""
+    groups: list[tuple[set[PrimitiveShare], list[ModelMemory]]] = []
+    for model in models:
+        shares, members = set(model.shares()), [model]
+        apart = []
+        for group in groups:
+            if shares.isdisjoint(group[0]):
+                apart.append(group)
+            else:
+                shares, members = shares | group[0], [*group[1], *members]
+        groups = [*apart, (shares, members)]
+    return [[model] for model in models] + [members for _, members in groups if len(members) > 1]
 
 
 def _give_up(candidates: Iterable[Candidate], nbytes: int) -> int:

@@ -19,7 +19,7 @@ from .form_plan import FormPlan
 from .form_record import write_form
 from .form_steps import FormSteps
 from .host_room import RunBound
-from .inner_models import InnerModels
+from .inner_models import InnerModels, is_inner
 from .mapped_reads import MappedReads
 from .model_step import is_plain
 from .open_trips import OpenTrips, TripFacts
@@ -552,7 +552,7 @@ class Executable(ResizableForm):
                 largest.update(zip(step.outputs, bound.results, strict=False))
         run = max(most - host.nbytes, 0)
         if run:
-            self._engine.budget.check(self.run_nbytes + run, holder=self._name)
+            self._engine.budget.check(self.run_nbytes + run, holder=self._name, awaits_leases=not is_inner())
         slack = min(max(most - host.held_nbytes, 0), host.nbytes - host.held_nbytes)
         objects += host.objects_nbytes + slack
         return RunBound(kept, run, tuple(dict.fromkeys(unbounded)), objects, opened_nbytes=opened)

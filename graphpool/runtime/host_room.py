@@ -94,6 +94,11 @@ class RunBound(NamedTuple):
         Largest shapes of the outputs, as far as they are known.
     opened_nbytes : int
         Memory of a run where the models inside stay open next to one another, as in trips of a loop. Unit: bytes.
+
+    Notes
+    -----
+    What a model inside has taken for a run it keeps for the next one until others need it: `run_nbytes` is what runs
+    need, `most_nbytes` what they may be seen to take.
     """
 
     kept_nbytes: int = 0
@@ -102,6 +107,11 @@ class RunBound(NamedTuple):
     objects_nbytes: int = 0
     results: Sequence[tuple[int, ...] | None] = ()
     opened_nbytes: int = 0
+
+    @property
+    def most_nbytes(self) -> int:
+        """What is taken at most, of which something would be given back where others need it. Unit: bytes."""
+        return self.kept_nbytes + max(self.run_nbytes, self.opened_nbytes)
 
 
 class HostRoom(NamedTuple):

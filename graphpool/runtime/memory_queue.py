@@ -14,6 +14,7 @@ from graphpool.errors import InvalidArgumentError, MemoryTimeoutError, OutOfMemo
 from graphpool.fork import Locked
 
 from ._counters import Jobs
+from .inner_models import is_inner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -195,7 +196,7 @@ class MemoryQueue(Locked):
             They do not fit.
         """
         with self._charging:
-            self._budget.check(nbytes, holder=holder, later_nbytes=results_nbytes)
+            self._budget.check(nbytes, holder=holder, later_nbytes=results_nbytes, awaits_leases=not is_inner())
             own_nbytes = self._jobs.own_nbytes
             if self.waits and own_nbytes is not None and not own_nbytes() and self._budget.kept:
                 self._check_others(nbytes + results_nbytes, results_nbytes, holder)

@@ -161,7 +161,14 @@ class ModelForms(ModelRun):
         keeper.own(self.cache, self.variable, self._arenas, self._results, self.sessions, specialise, self._undo)
         if shapes is not None:
             self.declared = DeclaredShapes(
-                ranges, name, self.deciding, engine.budget, self._compile_planned, self._settle, self._peak_at
+                ranges,
+                name,
+                self.deciding,
+                engine.budget,
+                self._compile_planned,
+                self.variable.give_up,
+                self._settle,
+                self._peak_at,
             )
 
     def load(self) -> None:
@@ -403,7 +410,7 @@ class ModelForms(ModelRun):
                 nbytes, reads = self._peak_of(form, outputs, sequential), form.mapped_reads()
                 found = MemoryPeak(nbytes, reads, self._engine, form.untouched_nbytes())
                 inner = form.inner_bound()
-                found.is_exact = not (inner.kept_nbytes or inner.run_nbytes or inner.unbounded)
+                found.is_exact = not (inner.most_nbytes or inner.unbounded)
                 found.unbounded, found.objects_nbytes = inner.unbounded, inner.objects_nbytes
                 found.reserved_nbytes = form.reserved_nbytes
             finally:
@@ -412,7 +419,7 @@ class ModelForms(ModelRun):
         self.declared.check_plannable()
         self.cache.exclusively(self.declared.prepare)
         bounds = [form.inner_bound() for form in self.variable]
-        inner_nbytes = max((bound.kept_nbytes + bound.run_nbytes for bound in bounds), default=0)
+        inner_nbytes = max((bound.most_nbytes for bound in bounds), default=0)
         reads = max([form.mapped_reads() for form in self.variable], key=lambda one: one.nbytes, default=NO_READS)
         kept_nbytes, untouched_nbytes = self.kept_nbytes() + self.sessions.nbytes, 0
         if self.declared.most_run_nbytes is not None:  # no other form runs
@@ -435,7 +442,7 @@ class ModelForms(ModelRun):
         form.check_room(form.form.outputs if outputs else ())
         nbytes = form.sequential_peak_nbytes if sequential else form.peak_nbytes
         bound = form.inner_bound()
-        nbytes += self.sessions.nbytes + bound.kept_nbytes + bound.run_nbytes
+        nbytes += self.sessions.nbytes + bound.most_nbytes
         if self.declared is not None:  # beside all forms of the ranges, which are kept
             nbytes += self.kept_nbytes(form) - form.kept_nbytes
         return nbytes if outputs else nbytes - form.results_nbytes

@@ -69,7 +69,7 @@ class RangeCover:
     Attributes
     ----------
     forms : list of Executable
-        With layouts for the boxes that each one serves.
+        From `use_layouts` on with layouts for the boxes that each one serves.
     open_boxes : list of dict
         Parts that no form serves.
 
@@ -88,12 +88,32 @@ class RangeCover:
         self.forms: list[Executable] = []
         self._served: list[tuple[int, Box]] = []
         self.open_boxes: list[Box] = self._serve([ranges.box], MOST_FORMS, exactly=False)
-        if not self.open_boxes:
-            served, self._served = self._served, []
-            rest = self._serve([ranges.box], len(self.forms) + _MOST_FASTEST, exactly=True)
-            if self._serve(rest, 0, exactly=False):  # too many parts to look at
-                self._served = served
+        self._needed, self._needed_served = len(self.forms), self._served
         self._whole_layouts = self._layouts({})
+
+    def refine(self) -> bool:
+        """Compile more forms, so that more shapes have one whose decisions are fastest for them; whether there are any.
+
+        `leave_out` undoes it.
+        """
+        if self.open_boxes:
+            return False
+        self._served = []
+        rest = self._serve([self._ranges.box], self._needed + _MOST_FASTEST, exactly=True)
+        if self._serve(rest, 0, exactly=False):  # too many parts to look at
+            self._served = self._needed_served
+        self._whole_layouts = self._layouts({})
+        return len(self.forms) > self._needed
+
+    def leave_out(self) -> list[Executable]:
+        """Do without the forms that nothing but speed needs, which the caller closes."""
+        left, self.forms = self.forms[self._needed :], self.forms[: self._needed]
+        self._served = self._needed_served
+        self._whole_layouts = self._layouts({})
+        return left
+
+    def use_layouts(self) -> None:
+        """Let the forms keep to their layouts from now on."""
         for form, layout in self._whole_layouts.items():
             self.forms[form].use_layout(layout)
 

@@ -12,7 +12,7 @@ from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
 from ._trace import clock_ns
 from .inner_calls import TripCalls
-from .inner_models import InnerModels
+from .inner_models import InnerModels, is_inner
 from .model_step import is_plain
 from .resizable_form import SharesFirst
 
@@ -130,7 +130,7 @@ class Runner(FormRun, SharesFirst):
     def check_room(self, outputs: Iterable[str]) -> int:
         """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""
         nbytes = self._plan.run_nbytes(outputs)
-        self._budget.check(nbytes, holder=self._results.holder)
+        self._budget.check(nbytes, holder=self._results.holder, awaits_leases=not is_inner())
         return nbytes
 
     # ---- running

@@ -195,6 +195,11 @@ class VariableForms(Generic[Form]):
             self._entries.remove(entry)
             entry[1].close()
 
+    def give_up(self, form: Form) -> None:
+        """Close one of them."""
+        self._entries[:] = [entry for entry in self._entries if entry[1] is not form]
+        form.close()
+
     def __iter__(self) -> Iterator[Form]:
         return iter([form for _, form in list(self._entries)])
 

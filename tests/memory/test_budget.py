@@ -189,3 +189,17 @@ def test_a_check_that_fits_asks_no_holder():
     budget.check(60)
     with pytest.raises(AssertionError):
         budget.check(61)
+
+
+@pytest.mark.parametrize(("awaits_leases", "smallest"), [(True, 75), (False, 95)])
+def test_leases_of_whoever_asks_do_not_end_first(awaits_leases, smallest):
+    class Holder:
+        reclaimable, pending = 5, 20
+
+    holder, budget = Holder(), Budget(70)
+    budget.register(holder, stage=0)
+    budget.charge(60)
+    budget.check(35, awaits_leases=True)
+    with pytest.raises(OutOfMemoryError) as raised:
+        budget.check(40 if awaits_leases else 16, later_nbytes=0 if awaits_leases else 24, awaits_leases=awaits_leases)
+    assert raised.value.smallest_limit == smallest

@@ -262,6 +262,50 @@ def test_branches_that_trips_keep_open_are_in_the_prediction():
         np.testing.assert_array_equal(model.run(feeds)["y"], wanted)
 
 
+def choices_in_a_row(count, *before):
+    """Branches one after another, each with a place for 64 KiB and more, behind these nodes that make s of x."""
+    square = (160, 160)
+
+    def branch(name, read, first, last):
+        result = helper.make_tensor_value_info(f"{name}y", FLOAT, square)
+        nodes = [node(first, [read], [f"{name}a"]), node(last, [f"{name}a"], [f"{name}y"])]
+        return helper.make_graph(nodes, name, [], [result])
+
+    nodes = [*before, node("ReduceMax", ["s"], ["m"], keepdims=0), node("Greater", ["m", "l"], ["b"])]
+    nodes.append(node("Softmax", ["x"], ["i0"]))
+    for k in range(count):
+        branches = {"then_branch": branch(f"t{k}", f"i{k}", "Softmax", "Softmax")}
+        branches["else_branch"] = branch(f"e{k}", f"i{k}", "Softmax", "Tanh")
+        nodes.append(node("If", ["b"], [f"i{k + 1}"], **branches))
+    nodes.append(node("Identity", [f"i{count}"], ["y"]))
+    feeds = {"x": RNG.standard_normal(square).astype(np.float32)}
+    return make(nodes, feeds, FLOAT, [numpy_helper.from_array(np.array(0, np.float32), "l")]), feeds
+
+
+def test_what_models_inside_keep_for_the_next_run_is_in_the_prediction():
+    proto, feeds = choices_in_a_row(3, node("Unique", ["x"], ["s"]))
+    with gp.onnx.load(proto, threads=1) as model:
+        peak = model.predict_peak(feeds)
+        assert not peak.unbounded
+        for sign in (1, -1, 1):
+            model.run({"x": sign * abs(feeds["x"])})
+            assert model.engine.budget.peak <= peak
+
+
+def test_the_limit_that_a_branch_names_counts_the_run_around_it():
+    proto, feeds = choices_in_a_row(1, node("Relu", ["x"], ["s"]))
+    limit, inside = 1, 0
+    while True:
+        try:
+            with gp.onnx.load(proto, threads=1, memory_limit=limit) as model:
+                model.run(feeds)
+                break
+        except gp.OutOfMemoryError as error:
+            limit = max(limit + 1, error.smallest_limit)
+            inside += "inside" in str(error)
+    assert inside == 1
+
+
 @pytest.mark.parametrize("length", [64, 255])
 def test_a_window_that_does_not_fit_is_refused_without_onnx_evaluator(length):
     """In a process that has not imported it yet."""

@@ -144,6 +144,26 @@ def test_all_that_could_be_given_up_counts_as_reclaimable(pair, engine):
     assert engine.budget.reclaimable == engine.budget.in_use - usage_of(pair[0]).nbytes
 
 
+def test_programs_of_several_idle_models_are_given_up_together(engine):
+    port = onnx.helper.make_tensor_value_info
+    ends = [port(name, onnx.TensorProto.FLOAT, [4, 8]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    inputs = {"x": np.ones((4, 8), np.float32)}
+    with gp.onnx.load(proto, engine=engine) as first, gp.onnx.load(proto, engine=engine) as second:
+        first.run(inputs)
+        second.run(inputs)
+        assert engine.budget.reclaimable == engine.budget.in_use > 0
+        give_up(engine)
+        assert engine.budget.in_use == 0
+        first.pin()
+        first.run(inputs)
+        kept = engine.budget.in_use
+        second.run(inputs)
+        give_up(engine)
+        assert engine.budget.in_use == kept
+
+
 def test_constants_in_memory_stay_charged_while_no_form_has_them(engine):
     with gp.onnx.load(SMALL.serialized(), engine=engine) as model:
         SMALL.check(model)

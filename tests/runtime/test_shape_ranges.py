@@ -167,6 +167,26 @@ def test_a_limit_refuses_at_loading_and_names_the_ranges_that_fit():
         case.load(engine, shapes=ranges).close()
 
 
+@pytest.mark.parametrize("name", ["mlp", "shared"])
+def test_forms_that_nothing_but_speed_needs_are_left_out_where_they_do_not_fit(name):
+    case, limit, refusals = MODELS[name], 1, []
+    while True:
+        with gp.Engine("cpu", threads=1, memory_limit=limit) as engine:
+            try:
+                with case.load(engine, shapes=RANGES[name]) as model:
+                    for sizes in (points(RANGES[name])[0], points(RANGES[name])[-1]):
+                        model.run(case.arrays(sizes, np.random.default_rng(0)))
+                    least = len(model._forms.variable)
+                break
+            except gp.OutOfMemoryError as error:
+                limit = max(limit + 1, error.smallest_limit)
+                refusals.append("declared" in str(error))
+    assert refusals[-1]
+    assert sum(refusals) == 1
+    with gp.Engine("cpu", threads=1) as engine, case.load(engine, shapes=RANGES[name]) as model:
+        assert len(model._forms.variable) > least
+
+
 def test_a_limit_that_not_even_one_shape_fits():
     case = MODELS["mlp"]
     with gp.Engine("cpu", threads=1, memory_limit="40KiB") as engine:
