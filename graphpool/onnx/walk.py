@@ -73,6 +73,7 @@ class Walk:
         self._refusal = ""
         self._limit_error: LimitError | None = None  # why the node was not computed ahead
         self._misfit: InvalidShapeError | None = None  # why our ops do not take its shapes
+        self._refused: InvalidShapeError | None = None  # why nothing runs a node, which no other way changes
         self.nnodes = 0
         self._unrolling_end: int | None = None
         self._left_nbytes = self._source.bounds.left_nbytes
@@ -413,6 +414,8 @@ class Walk:
         except LimitError:
             raise
         except (NotConvertible, GraphpoolError) as error:
+            if error is self._refused:
+                raise
             self._refusal = str(error) or self._refusal
             self._misfit = error if isinstance(error, InvalidShapeError) else None
             del self.builder.ops[nops:], self._precomputed[nprecomputed:], self._data_dependent.nodes[nlater:]
@@ -439,9 +442,9 @@ class Walk:
         misfit = self._misfit if node.op_type in _WINDOWS and node.domain in ("", "ai.onnx") else None
         results = self._infer(node, inputs, captured, label)
         if misfit is not None:
-            raise InvalidShapeError(
-                explain(f"node {label!r} ({node.op_type})", got=str(misfit)), node=label
-            ) from misfit
+            message = explain(f"node {label!r} ({node.op_type})", got=str(misfit))
+            self._refused = InvalidShapeError(message, node=label)
+            raise self._refused from misfit
         need = needs_host(node, inputs, results)
         reason = need or reason
         if host == "none" or (host == "objects" and not need):

@@ -306,12 +306,23 @@ def test_the_limit_that_a_branch_names_counts_the_run_around_it():
     assert inside == 1
 
 
+@pytest.mark.parametrize("is_branch", [False, True])
 @pytest.mark.parametrize("length", [64, 255])
-def test_a_window_that_does_not_fit_is_refused_without_onnx_evaluator(length):
+def test_a_window_that_does_not_fit_is_refused_without_onnx_evaluator(length, is_branch):
     """In a process that has not imported it yet."""
-    weight = numpy_helper.from_array(np.ones((4, 1, 256), np.float32), "w")
+    weights = [numpy_helper.from_array(np.ones((4, 1, 256), np.float32), "w")]
     nodes = [node("Conv", ["x", "w"], ["y"], "front", strides=[128])]
-    proto = make(nodes, {"x": np.ones((1, 1, length), np.float32)}, FLOAT, [weight])
+    if is_branch:
+        weights.append(numpy_helper.from_array(np.array(True), "taken"))
+        nodes[0].output[0] = "z"
+        ends = {"z": nodes, "e": [node("Identity", ["x"], ["e"])]}
+        names = zip(("then_branch", "else_branch"), ends.items(), strict=True)
+        branches = {
+            key: helper.make_graph(inside, key, [], [helper.make_tensor_value_info(name, FLOAT, None)])
+            for key, (name, inside) in names
+        }
+        nodes = [node("If", ["taken"], ["y"], **branches)]
+    proto = make(nodes, {"x": np.ones((1, 1, length), np.float32)}, FLOAT, weights)
     code = """
 import sys, graphpool as gp
 try:
