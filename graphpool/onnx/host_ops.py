@@ -10,6 +10,7 @@ known are called without arrays to write to.
 from __future__ import annotations
 
 from functools import partial
+from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,7 @@ def _split(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> Ho
         data = inputs[places[0]]
         # without sizes all parts but the last are equal, and that one may be smaller
         step = -(-data.shape[axis] // count)
-        ends = np.cumsum(sizes)[:-1] if sizes else range(step, step * count, step)
+        ends = list(accumulate(sizes))[:-1] if sizes else range(step, step * count, step)
         return list(np.split(data, ends, axis))
 
     return split

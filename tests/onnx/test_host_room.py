@@ -53,6 +53,9 @@ PLACES = {"x": MATRIX, "z": MATRIX, "p": np.array(1)}
 GRID = node("AffineGrid", ["x", "n"], ["y"])
 MADE = node("SequenceConstruct", ["x", "z"], ["s"])
 CASES = {
+    "many parts": (
+        [node("SplitToSequence", ["x"], ["s"], axis=1), node("ConcatFromSequence", ["s"], ["y"], axis=1)],
+        {"x": RNG.standard_normal((1, 400)).astype(np.float32)}, FLOAT),
     "det": ([node("Det", ["x"], ["y"])], {"x": RNG.standard_normal((300, 7, 7)).astype(np.float32)}, FLOAT),
     "grid": ([GRID], {"x": MATRIX[:1, :6].reshape(1, 2, 3), "n": np.array([1, 3, 50, 80])}, FLOAT),
     "grids": ([GRID], {"x": MATRIX[:4, :6].reshape(4, 2, 3), "n": np.array([4, 3, 50, 80])}, FLOAT),
