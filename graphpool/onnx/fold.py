@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-_KEPT = RANDOM | {"Dropout", "DequantizeLinear"}
-"""Random ops, and one that would blow a quantised weight up."""
+_KEPT = RANDOM | {"Dropout"}
 
 
-def is_kept(node: Node) -> bool:
-    """Whether a node is not computed ahead: some ops, and those of domains that ONNX's evaluator does not know."""
+def is_kept(node: Node, inputs: Sequence[Value | None] = ()) -> bool:
+    """Whether a node is not computed ahead: some ops, and those of domains that ONNX's evaluator does not know.
+
+    One that would blow a quantised weight up is, but not where `inputs` say that it gives a single number.
+    """
+    if node.op_type == "DequantizeLinear":
+        return not inputs or inputs[0] is None or not inputs[0].is_known or inputs[0].content.size != 1
     return node.op_type in _KEPT or not (node.domain == "" or node.domain.startswith("ai.onnx"))
 
 
@@ -90,7 +94,8 @@ def fold_constants(
     values = {name: Value(content=content) for name, content in constants.items()}
     for node in nodes:
         is_known = all(name in values or not name for name in (*node.input, *node.captured))
-        if not is_known or is_kept(node) or node.op_type in CONTROL_FLOW:
+        inputs = [values.get(name) for name in node.input]
+        if not is_known or is_kept(node, inputs) or node.op_type in CONTROL_FLOW:
             left.append(node)
             continue
         captured = {name: values[name] for name in node.captured}
@@ -98,7 +103,7 @@ def fold_constants(
         if source.bounds.asks_too_much(source, node, read, source.bounds.left_nbytes):
             left.append(node)
             continue
-        contents = compute(source, node, [values[name] if name else None for name in node.input], captured)
+        contents = compute(source, node, inputs, captured)
         source.bounds.left_nbytes -= sum(map(deep_nbytes, contents))
         found = zip(node.output, contents, strict=True)
         values |= {name: Value(content=content) for name, content in found if name}

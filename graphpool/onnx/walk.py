@@ -230,7 +230,7 @@ class Walk:
         if (
             results is None
             and all(value.is_known for value in read)
-            and not is_kept(node)
+            and not is_kept(node, inputs)
             and self._may_fold(node, inputs, captured)
         ):
             results = self._fold(path, node, inputs, captured, read)

@@ -47,8 +47,9 @@ class _Scaling:
 
     @property
     def is_known(self) -> bool:
-        """Whether all numbers are known."""
-        return self.scale.is_known and (self.point is None or self.point.is_known)
+        """Whether all numbers are known, and finite, as attributes have to be: calibration over -inf gives others."""
+        known = self.scale.is_known and (self.point is None or self.point.is_known)
+        return known and bool(np.isfinite(self.scale.plain_content).all())
 
     def options(self) -> dict[str, Any]:
         """Attributes of the kinds that take scales."""

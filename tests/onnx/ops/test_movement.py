@@ -31,6 +31,22 @@ def test_squeeze_and_unsqueeze():
     assert check_against_evaluator(*node_model("Unsqueeze", [X], opset=11, axes=[1])) == 0
 
 
+def test_a_pad_with_a_quantised_number():
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["number"]),
+        helper.make_node("Pad", ["x", "pads", "number"], ["y"]),
+    ]
+    given = {"q": np.uint8(9), "s": np.float32(0.5), "z": np.uint8(5), "pads": ints(0, 1, 0, 0)}
+    constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in given.items()]
+    infos = [helper.make_tensor_value_info(name, 1, [2, None]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = random_array((2, 3))
+    with gp.onnx.load(model, fallback=False) as loaded:
+        [found] = loaded.run({"x": x}).values()
+    np.testing.assert_array_equal(found, np.pad(x, ((0, 0), (1, 0)), constant_values=2.0))
+
+
 @pytest.mark.parametrize("attributes", [{}, {"perm": [0, 2, 1, 3]}])
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_transpose(attributes, dtype):

@@ -32,6 +32,23 @@ def test_a_quantised_weight_is_not_folded():
     assert check_against_evaluator(model, {}) == 0
 
 
+@pytest.mark.parametrize("point", [None, 0, 7])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_an_infinite_scale(point, is_constant):
+    points = [] if point is None else [np.array(point, "uint8")]
+    constants = {1, 2} if is_constant else ()
+    scale = np.float32(np.inf)
+    assert check_against_evaluator(*node_model("QuantizeLinear", [X, scale, *points], constants=constants)) == 0
+    q = np.array([0, 7, 9], "uint8")
+    with np.errstate(invalid="ignore"):
+        model, inputs = node_model("DequantizeLinear", [q, scale, *points], constants=constants)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        [found] = loaded.run(inputs).values()
+    shifted = q.astype("float32") - (point or 0)
+    expected = np.select([shifted > 0, shifted < 0], [np.inf, -np.inf], np.nan)
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("is_constant", [True, False])
 def test_blocks(is_constant):
     scale = np.abs(random_array((3, 2, 5), seed=1)) + np.float32(0.1)
