@@ -11,6 +11,7 @@ import os
 import threading
 import warnings
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -272,8 +273,10 @@ class InferenceSession:
     Notes
     -----
     Ownership: owns its model and, unless one is given, its engine; both are closed with the session: when it is no
-    longer referred to, at ``close``, or at the end of a ``with`` block. Threads: `run` is safe. Inputs that have an
-    initializer are constants and cannot be overridden. All outputs are computed, whichever are asked for.
+    longer referred to, at ``close``, or at the end of a ``with`` block. Threads: `run` is safe. All outputs are
+    computed, whichever are asked for. Inputs that have an initializer are constants; a run that gives some (see
+    `get_overridable_initializers`) is one of a second model, which is loaded for these names when they are first given,
+    and kept.
 
     Examples
     --------
@@ -302,9 +305,14 @@ class InferenceSession:
             options.pop(name, None)
         is_path = isinstance(path_or_bytes, (str, os.PathLike))
         self._model_path = os.fspath(path_or_bytes) if is_path else None  # Optimum asks for it
-        self.model = load(path_or_bytes, **given | options)
+        arguments = given | options
+        self.model = load(path_or_bytes, **arguments)
         self._names = [port.name for port in self.model.outputs]
-        self._finalizer = weakref.finalize(self, self.model.close)
+        self._overriding: dict[frozenset[str], Model] = {}
+        self._lock = threading.Lock()
+        own = {name: value for name, value in arguments.items() if name not in ("engine", "threads", "memory_limit")}
+        self._load = partial(load, path_or_bytes, engine=self.model.engine, **own)
+        self._finalizer = weakref.finalize(self, _close, self.model, self._overriding)
 
     # ---- running
 
@@ -334,8 +342,8 @@ class InferenceSession:
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, OutOfMemoryError, StateError
             As `Model.run`; or no such output.
         """
-        names, values = self._prepare(output_names, input_feed, run_options)
-        results = self.model.run(values)
+        model, names, values = self._prepare(output_names, input_feed, run_options)
+        results = model.run(values)
         return [results[name] for name in names]
 
     def run_async(
@@ -364,11 +372,11 @@ class InferenceSession:
         InvalidArgumentError, StateError
             No such output, or no mapping; the options say terminate. What else is wrong is told to the callback.
         """
-        names, values = self._prepare(output_names, input_feed, run_options)
+        model, names, values = self._prepare(output_names, input_feed, run_options)
 
         def work() -> None:
             try:
-                found, error = self.model.run(values), ""
+                found, error = model.run(values), ""
                 results = [found[name] for name in names]
             except Exception as failure:
                 results, error = [], f"{type(failure).__name__}: {failure}"
@@ -417,7 +425,7 @@ class InferenceSession:
             As `run`.
         """
         _check_may_run(run_options)
-        iobinding._run(self.model)
+        iobinding._run(self._model_for(iobinding._inputs))
 
     def io_binding(self) -> IOBinding:
         """A binding without inputs and outputs.
@@ -449,13 +457,14 @@ class InferenceSession:
         return self._describe(self.model.outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """None: they are constants.
+        """Initializers that the file lists as inputs too, so that a run may give others.
 
         Returns
         -------
         list of NodeArg
+            None for files before version 4 of ONNX's format, in which all of them are listed.
         """
-        return []
+        return self._describe(self.model.metadata.overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the file says of itself.
@@ -520,8 +529,8 @@ class InferenceSession:
 
     def _prepare(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None
-    ) -> tuple[list[str], dict[str, Any]]:
-        """The outputs that are asked for, and the inputs as arrays."""
+    ) -> tuple[Model, list[str], dict[str, Any]]:
+        """The model that takes these inputs, the outputs that are asked for, and the inputs as arrays."""
         if isinstance(output_names, str):
             raise InvalidArgumentError(
                 explain("output_names", accepted="a list of names, or None", got=brief(output_names))
@@ -529,12 +538,24 @@ class InferenceSession:
         names = [self._output(name) for name in output_names] if output_names else self._names
         check_is_mapping("input_feed", input_feed, "names of inputs as keys, and arrays for them")
         _check_may_run(run_options)
-        return names, {name: self._as_value(name, value) for name, value in input_feed.items()}
+        model = self._model_for(input_feed)
+        return model, names, {name: self._as_value(model, name, value) for name, value in input_feed.items()}
 
-    def _as_value(self, name: str, value: Any) -> Any:
+    def _model_for(self, feed: Mapping[str, Any]) -> Model:
+        """The model whose inputs are these: that of the file, or one in which some initializers are inputs."""
+        given = frozenset(port.name for port in self.model.metadata.overridable if port.name in feed)
+        if not given:
+            return self.model
+        with self._lock:
+            if given not in self._overriding:
+                self._overriding[given] = self._load(as_inputs=sorted(given))
+            return self._overriding[given]
+
+    @staticmethod
+    def _as_value(model: Model, name: str, value: Any) -> Any:
         if isinstance(value, OrtValue):
             return value.numpy()
-        dtype = next((port.dtype for port in self.model.inputs if port.name == name), None)
+        dtype = next((port.dtype for port in model.inputs if port.name == name), None)
         if dtype is None or not isinstance(value, list):
             return value
         try:
@@ -548,7 +569,8 @@ class InferenceSession:
         return [NodeArg(port.name, types[port.name], list(port.shape or ())) for port in ports]
 
     def _input(self, name: str) -> str:
-        return _known(name, [port.name for port in self.model.inputs], "input")
+        ports = *self.model.inputs, *self.model.metadata.overridable
+        return _known(name, [port.name for port in ports], "input")
 
     def _output(self, name: str) -> str:
         return _known(name, self._names, "output")
@@ -567,6 +589,13 @@ class InferenceSession:
 
     def __repr__(self) -> str:
         return f"InferenceSession({self.model!r})"
+
+
+def _close(model: Model, others: Mapping[frozenset[str], Model]) -> None:
+    """Close all models of a session, the one that may own the engine last."""
+    for other in others.values():
+        other.close()
+    model.close()
 
 
 def _known(name: str, names: Sequence[str], what: str) -> str:

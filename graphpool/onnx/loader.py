@@ -24,7 +24,7 @@ from graphpool.runtime.scheduling import parse_options
 from .stored_model import open_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from .files import ModelFiles
 
@@ -46,6 +46,7 @@ def load(
     host_deadline_s: float | None = None,
     untrusted: bool = False,
     shapes: Mapping[str, Any] | None = None,
+    as_inputs: Sequence[str] = (),
     priority: float = 1.0,
     capacity: int = 16,
 ) -> Model:
@@ -84,6 +85,9 @@ def load(
         nothing, texts and maps neither. `SECURITY.md` says what is promised.
     shapes : mapping of str to int, (int, int) or sequence, optional
         Ranges of the sizes to come, by the names of the file's dimensions or by input: see `Model`.
+    as_inputs : sequence of str, optional
+        Initialisers that the file lists as inputs too, and that each run gives instead of the file; all others are
+        constants.
     priority : float, default=1.0
         What the model is worth beside others of the engine, see `Model.priority`.
     capacity : int, default=16
@@ -99,7 +103,7 @@ def load(
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
         `threads` or `memory_limit`; no such schedule, preference, float mode, mode of weights or mapping; `shapes` has
-        a name that no dimension or input has, or no range.
+        a name that no dimension or input has, or no range; `as_inputs` one that is no such initialiser.
     LimitError
         The model asks for more than `limits` allow; the message names the limit and the node.
     OutOfMemoryError
@@ -140,6 +144,9 @@ def load(
         raise InvalidArgumentError(explain("limits", accepted="a graphpool.Limits, or None", got=brief(limits)))
     if not isinstance(untrusted, bool):
         raise InvalidArgumentError(explain("untrusted", accepted="True or False", got=brief(untrusted)))
+    if isinstance(as_inputs, str) or not all(isinstance(name, str) for name in as_inputs):
+        raise InvalidArgumentError(explain("as_inputs", accepted="a sequence of names", got=brief(as_inputs)))
+    opened = tuple(sorted(set(as_inputs)))
     if limits is None:
         limits = Limits.strict() if untrusted else Limits()
     if host_deadline_s is not None:
@@ -151,7 +158,7 @@ def load(
 
     def read(given: Any = source, files: ModelFiles | None = None) -> Any:
         read_model, specialiser_of = importer()
-        read_source = read_model(given, mapping, limits, used.host_budget.limit, files)
+        read_source = read_model(given, mapping, limits, used.host_budget.limit, files, opened)
         return specialiser_of(read_source, host, prefer, fpmath, used.kind)
 
     options = {
@@ -161,9 +168,9 @@ def load(
     try:
         if mapping == "map" and isinstance(source, (str, os.PathLike)):
             placing = parse_options(schedule, streams)
-            asked = repr((host, prefer, fpmath, limits, shapes))
-            opened = partial(open_stored, Path(source), used, placing, weights, asked, read)
-            return used.queue.load(lambda: _load(opened, used, owned, options))
+            asked = repr((host, prefer, fpmath, limits, shapes, opened))
+            stored = partial(open_stored, Path(source), used, placing, weights, asked, read)
+            return used.queue.load(lambda: _load(stored, used, owned, options))
         return used.queue.load(lambda: _load(read, used, owned, options))
     except BaseException:
         if owned:

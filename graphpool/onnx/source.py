@@ -18,7 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from graphpool._dataclasses import dataclass, field
-from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
+from graphpool.errors import InvalidArgumentError, InvalidGraphError, brief, explain
 from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
 from graphpool.runtime.constant_memory import memory_of, read_as, reading_of
@@ -51,10 +51,11 @@ if TYPE_CHECKING:
 class OnnxModel:
     """What the importer needs of a ModelProto.
 
-    `inputs` that have an initialiser are constants and not listed. `constants` are the initialisers, read-only; large
-    ones of a file, and those in external files, are mapped, those of bytes are views of these, and they may lie at any
-    address. `nodes` are in topological order, with the calls of model-local functions inlined. `opsets` is domain ->
-    version. `metadata` is what the file says of itself. `is_rewritten` says whether `rewrite` has been over it.
+    `inputs` that have an initialiser are constants and not listed, but for those that were asked for. `constants` are
+    the initialisers, read-only; large ones of a file, and those in external files, are mapped, those of bytes are views
+    of these, and they may lie at any address. `nodes` are in topological order, with the calls of model-local functions
+    inlined. `opsets` is domain -> version. `metadata` is what the file says of itself. `is_rewritten` says whether
+    `rewrite` has been over it.
     """
 
     name: str
@@ -100,8 +101,11 @@ def read_model(
     limits: Limits = Limits(),  # noqa: B008 - immutable
     memory_limit: int | None = None,
     files: ModelFiles | None = None,
+    as_inputs: Sequence[str] = (),
 ) -> OnnxModel:
     """Read and check a model; `memory_limit` is the engine's, in bytes, `files` has those that are mapped already.
+
+    `as_inputs` are initialisers that the file lists as inputs too, and that shall be inputs only.
 
     Raises InvalidArgumentError for what is no ONNX model, truncated or malformed, and for external data that is
     missing, which the message names; LimitError where it asks for more than `limits` allow, or a sparse tensor for more
@@ -110,10 +114,10 @@ def read_model(
     with Boundary("read", "the model"):
         parsed = _parse(source, mapping, ModelFiles() if files is None else files)
     with Boundary("read", f"model {parsed.name!r}"):
-        return _read(parsed, limits, memory_limit)
+        return _read(parsed, limits, memory_limit, as_inputs)
 
 
-def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxModel:
+def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, as_inputs: Sequence[str]) -> OnnxModel:
     """The model, which refers to nothing inside the proto: one message that is held keeps all of them."""
     proto, folder, name = parsed.proto, parsed.folder, parsed.name
     check_model(proto, limits)
@@ -125,6 +129,7 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     for sparse in proto.graph.sparse_initializer:
         with Boundary("read", f"tensor {sparse.values.name!r}"):
             constants[sparse.values.name] = _dense(sparse, bounds)
+    _open_constants(proto.graph, constants, as_inputs)
     inputs = {info.name: plain_type(info.type) for info in proto.graph.input if info.name not in constants}
     outputs = tuple(make_port(info.name, info.type) for info in proto.graph.output)
     metadata = _metadata(proto)
@@ -150,6 +155,17 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
         bounds,
         metadata,
     )
+
+
+def _open_constants(graph: GraphProto, constants: dict[str, Any], names: Sequence[str]) -> None:
+    """Take these names, which have to be inputs too, from the constants."""
+    listed = [info.name for info in graph.input if info.name in constants]
+    for name in names:
+        if name not in listed:
+            what = f"as_inputs: {name!r} is no initialiser that the file lists as an input"
+            raise InvalidArgumentError(explain(what, accepted=brief(listed) if listed else "none here"))
+    for name in names:
+        constants.pop(name, None)
 
 
 def _contents(tensors: Iterable[tuple[str, TensorProto]], parsed: _Parsed) -> dict[str, Any]:
@@ -226,7 +242,21 @@ def _metadata(proto: ModelProto) -> ModelMetadata:
         proto.model_version,
         {entry.key: entry.value for entry in proto.metadata_props},
         {info.name: describe_type(info.type) for info in (*graph.input, *graph.output)},
+        _overridable(proto),
     )
+
+
+def _overridable(proto: ModelProto) -> tuple[ModelPort, ...]:
+    """Initialisers that are inputs too, where the format does not ask that they are."""
+    if proto.ir_version < _IR_OWN_INITIALISERS:
+        return ()
+    names = {tensor.name for tensor in proto.graph.initializer}
+    names |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
+    return tuple([make_port(info.name, info.type) for info in proto.graph.input if info.name in names])
+
+
+_IR_OWN_INITIALISERS = 4
+"""The version of ONNX's format from which on initialisers need not be inputs."""
 
 
 def _check_names(graph: GraphProto) -> None:

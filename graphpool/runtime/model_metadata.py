@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from graphpool._dataclasses import dataclass
+
+if TYPE_CHECKING:
+    from .model_port import ModelPort
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,9 @@ class ModelMetadata:
         Whatever the file's author put in.
     types : dict of str to str
         Inputs' and outputs' types, such as ``tensor(float)``; ``?`` where the file does not say.
+    overridable : tuple of ModelPort
+        Initialisers that the file lists as inputs too, and to which `graphpool.onnx.load` may be told to leave their
+        content open (``as_inputs``); none before version 4 of ONNX's format, where all of them were listed.
     """
 
     producer_name: str
@@ -27,3 +35,4 @@ class ModelMetadata:
     version: int
     custom_metadata_map: dict[str, str]
     types: dict[str, str]
+    overridable: tuple[ModelPort, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, shape_inference
+from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
 
 import graphpool as gp
 from graphpool import onnx as onnxruntime
@@ -77,6 +77,61 @@ def test_inputs_outputs_and_metadata_are_described(session: Any) -> None:
     assert meta.custom_metadata_map == {"character": "a\nb"}
     assert session.get_overridable_initializers() == []
     assert session.get_providers() == onnxruntime.get_available_providers() == ["CPUExecutionProvider"]
+
+
+@pytest.fixture
+def overridable() -> ModelProto:
+    """y = x * w + b, where w is an input too."""
+    nodes = [helper.make_node("Mul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
+    infos = [helper.make_tensor_value_info(name, F32, shape) for name, shape in {"x": [2], "w": [2], "y": [2]}.items()]
+    constants = [numpy_helper.from_array(np.array(v, "float32"), n) for n, v in (("w", [2, 3]), ("b", [1, 1]))]
+    graph = helper.make_graph(nodes, "g", infos[:2], infos[2:], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_run_may_override_an_initializer(overridable: ModelProto) -> None:
+    x, w = np.array([1, 2], "float32"), np.array([5, 7], "float32")
+    with onnxruntime.InferenceSession(overridable.SerializeToString(), memory_limit="64MiB") as session:
+        assert [port.name for port in session.get_inputs()] == ["x"]
+        [port] = session.get_overridable_initializers()
+        assert (port.name, port.type, port.shape) == ("w", "tensor(float)", [2])
+        for _ in range(2):
+            assert session.run(None, {"x": x})[0].tolist() == [3, 7]
+            assert session.run(None, {"x": x, "w": w})[0].tolist() == [6, 15]
+        assert session.run(None, {"x": x, "w": [0.0, 1.0]})[0].tolist() == [1, 3]
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        binding.bind_cpu_input("w", w)
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[0].tolist() == [6, 15]
+        with pytest.raises(gp.InvalidArgumentError, match="unknown input 'b'"):
+            session.run(None, {"x": x, "b": w})
+        engine = session.model.engine
+        models = [session.model, *session._overriding.values()]
+        assert len(models) == 2
+        assert all(model.engine is engine for model in models)
+    assert all(model.is_closed for model in models)
+
+
+def test_in_old_files_no_initializer_can_be_overridden(overridable: ModelProto) -> None:
+    overridable.ir_version = 3
+    overridable.graph.input.append(helper.make_tensor_value_info("b", F32, [2]))
+    with onnxruntime.InferenceSession(overridable.SerializeToString()) as session:
+        assert session.get_overridable_initializers() == []
+        with pytest.raises(gp.InvalidArgumentError, match="unknown input 'w'"):
+            session.run(None, {"x": np.ones(2, "float32"), "w": np.ones(2, "float32")})
+
+
+def test_an_initializer_as_an_input(overridable: ModelProto) -> None:
+    with gp.onnx.load(overridable, as_inputs=["w"]) as model:
+        assert [port.name for port in model.inputs] == ["x", "w"]
+        with pytest.raises(gp.InvalidArgumentError, match="input 'w' is missing"):
+            model.run({"x": np.ones(2, "float32")})
+    with pytest.raises(gp.InvalidArgumentError, match=r"as_inputs: 'b' .* accepted: \['w'\]"):
+        gp.onnx.load(overridable, as_inputs=["b"])
+    with pytest.raises(gp.InvalidArgumentError, match="as_inputs"):
+        gp.onnx.load(overridable, as_inputs="w")
 
 
 @pytest.mark.parametrize(
