@@ -32,9 +32,9 @@ REASONS = {
     "no ops": (node_model("Det", [random_array((3, 3))])[0], [("the_Det", "Det", "graphpool has no ops for it")]),
     "refused": (
         make_model(
-            [helper.make_node("Resize", ["x", "", "scales"], ["y"], "the_Resize", mode="linear")],
+            [helper.make_node("Resize", ["x", "", "scales"], ["y"], "the_Resize", mode="cubic")],
             {"x": np.arange(6, dtype=np.int32)}, ["y"], {"scales": np.float32([2])}),
-        [("the_Resize", "Resize", "integers between their elements")]),
+        [("the_Resize", "Resize", "integers by a cubic")]),
     "known late": (
         make_model(SEARCH, {"x": X}, ["y"], {"axis": np.array(0)}),
         [("places", "Unique", "graphpool has no ops for it")]),

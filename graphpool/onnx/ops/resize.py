@@ -222,10 +222,13 @@ def _by_sizes(n: NodeView, axes: list[int], targets: list[int]) -> list[_Axis]:
 
 def _interpolate(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
     n.require(options.mode in ("nearest", "linear", "cubic"), f"mode {options.mode}")
-    n.require(n[0].dtype in _FLOATS or options.mode == "nearest", "integers between their elements")
     crops = options.coordinates == "tf_crop_and_resize"
     if not crops and all(axis.target == axis.size for axis in axes):
         return n[0]  # whatever the scales, as in ONNX Runtime
+    if n[0].dtype not in _FLOATS and options.mode != "nearest":  # what lies between is cut off, as in ONNX Runtime
+        n.require(options.mode == "linear", "integers by a cubic")
+        real = n.as_op([n.cast(n[0], DataType.F32), *n.inputs[1:]], n.opset)
+        return n.cast(_interpolate(real, axes, options), n[0].dtype)
     n.allow_table(sum(64 * axis.target for axis in axes))
     if n[0].dtype in _FLOATS and _is_one_op(n, axes, options):
         return _whole(n, axes, options)

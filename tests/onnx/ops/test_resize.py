@@ -22,6 +22,21 @@ def test_linear(size):
     assert check_against_evaluator(*resize(mode="linear", **size)) == 0
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
+@pytest.mark.parametrize("factor", [2, 4])
+def test_linear_integers_are_cut_off(dtype, factor):
+    """As in ONNX Runtime."""
+    x = random_array((1, 2, 4, 6), dtype)
+    scales = np.array([1, 1, factor, factor], "float32")
+    reals, given = node_model("Resize", [x.astype("float32"), EMPTY, scales], constants={1, 2}, opset=19, mode="linear")
+    [expected] = ReferenceEvaluator(reals).run(None, given)
+    model, given = node_model("Resize", [x, EMPTY, scales], constants={1, 2}, opset=19, mode="linear")
+    with gp.onnx.load(model, fallback=False) as loaded:
+        [found] = loaded.run(given).values()
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.trunc(expected))
+
+
 def test_aligned_corners():
     coordinates = {"coordinate_transformation_mode": "align_corners"}
     assert check_against_evaluator(*resize(mode="linear", sizes=[1, 2, 7, 11], **coordinates)) == 0
