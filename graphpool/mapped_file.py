@@ -8,7 +8,6 @@ have it mapped. Imports only errors, so every package may use it.
 from __future__ import annotations
 
 import errno
-import hashlib
 import mmap
 import os
 import stat
@@ -155,6 +154,8 @@ class MappedFile(ReadMapping):
         return self._content
 
     def _digest(self) -> bytes:
+        import hashlib
+
         digest = hashlib.sha256(self).digest()
         self.madvise(mmap.MADV_DONTNEED)  # all of it is in memory now, and few will read all of it
         return digest

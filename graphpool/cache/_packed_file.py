@@ -12,6 +12,7 @@ or a failing disk left is a miss.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from contextlib import suppress
@@ -22,7 +23,7 @@ import numpy as np
 from ..errors import InvalidArgumentError, explain
 from ..mapped_file import MappedFile, open_regular
 from ._handle import ConstantBuffer
-from ._quick import checksum
+from ._quick import KEYS_NBYTES, Digest
 from .identity import digest_of
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ CHUNK_NBYTES = 8 << 20
 ALIGNMENT = 64
 PROGRAM = "program:"
 """Begins the layout of what is no packed weight."""
+
+
+checksum = Digest(hashlib.shake_128(b"checksums of graphpool").digest(KEYS_NBYTES))
+"""126 bits, alike in every process, that tell whether bytes, of which there are as many, were damaged."""
 
 
 class DamagedFileError(Exception):

@@ -1,4 +1,10 @@
-from typing import Any
+from typing import Any, final
 
-def quick_digest(data: Any, *, is_scalar: bool = False) -> bytes: ...
-def checksum(data: Any, *, is_scalar: bool = False) -> bytes: ...
+KEYS_NBYTES: int
+
+@final
+class Digest:
+    def __init__(self, keys: bytes) -> None: ...
+    def __call__(self, data: Any, *, is_scalar: bool = False) -> bytes: ...
+
+quick_digest: Digest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,6 +42,8 @@ class QuickFingerprint(NamedTuple):
 
 def digest_of(data: Any) -> bytes:
     """128 bits that name the bytes of a contiguous buffer; taken without the GIL."""
+    import hashlib  # and with it OpenSSL: not by all who load a model
+
     return hashlib.sha256(data).digest()[:DIGEST_NBYTES]
 
 

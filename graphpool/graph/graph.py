@@ -18,7 +18,6 @@ from ..errors import (
 from ..limits import Limits
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
-from .dumps.json import dump_graph, read_graph, write_graph
 from .op import Op
 from .partition import Partition
 from .partitioner import cover
@@ -139,6 +138,8 @@ class Graph:
         -----
         Source: the format of oneDNN 3.14's graph dump.
         """
+        from .dumps.json import read_graph
+
         return read_graph(path, Limits() if limits is None else limits).build(cls, engine_kind, knobs)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
@@ -156,6 +157,8 @@ class Graph:
         OSError
             The file cannot be written.
         """
+        from .dumps.json import write_graph
+
         write_graph(self, path)
 
     @property
@@ -275,6 +278,8 @@ class Graph:
             view = GraphView(list(self._ops.values()))
             self._shapes = complete_shapes(view.ops)
             if folder := config.get("graph_dump"):
+                from .dumps.json import dump_graph
+
                 dump_graph(self, folder)
             self._view = view
 

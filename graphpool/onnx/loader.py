@@ -214,6 +214,8 @@ def importer() -> tuple[Any, Any]:
     if find_spec("onnx") is None:
         hint = "install the extra graphpool[onnx]"
         raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint))
+    from graphpool.runtime import host_device  # noqa: F401 - engines import it when they are made
+
     from .source import read_model
     from .specialise import Specialiser
 

@@ -5,8 +5,6 @@
 Needs the package onnx.
 """
 
-from graphpool.runtime import host_device  # noqa: F401 - engines import it when they are made
-
 from .loader import importer
 
 importer()

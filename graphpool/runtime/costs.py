@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import platform
 from functools import cache, lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import config
 from .._kernels.core._dispatch import isas
+from ..cache.identity import digest_of
 from ..schedule.latency import LatencyCache
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def stage_key(streams: Iterable[Sequence[str]], threads: int) -> str:
 
 @lru_cache(maxsize=65536)
 def _digest(signature: str) -> str:
-    return sha256(signature.encode()).hexdigest()[:24]
+    return digest_of(signature.encode()).hex()[:24]
 
 
 def _machine() -> str:

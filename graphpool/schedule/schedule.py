@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from graphpool._dataclasses import dataclass, field
 from graphpool.errors import InvalidArgumentError, explain
 
-from ..drawing import Bar, draw_rows
 from ..fork import cached_property
 from .instructions import AddEvent, Instruction, Run, SetStream, StreamBarrier, WaitEvent
 
@@ -128,6 +127,8 @@ class Schedule:
         -----
         Ownership: the caller owns the figure. Threads: safe. Cost: O(nodes). Source: a Gantt chart.
         """
+        from ..drawing import Bar, draw_rows
+
         if simulation is None:
             from .simulation import simulate
 

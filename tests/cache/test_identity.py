@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from graphpool.cache import fingerprint
-from graphpool.cache._quick import checksum, quick_digest
+from graphpool.cache._packed_file import checksum
+from graphpool.cache._quick import quick_digest
 from graphpool.cache.identity import quick_fingerprint
 from graphpool.errors import InvalidArgumentError
 
@@ -82,7 +83,8 @@ def test_blocks_cannot_change_places(quick):
 
 
 def test_a_process_has_quick_names_of_its_own_but_the_checksums_of_all():
-    code = "from graphpool.cache._quick import checksum, quick_digest\n"
+    code = "from graphpool.cache._packed_file import checksum\n"
+    code += "from graphpool.cache._quick import quick_digest\n"
     code += "print(quick_digest(bytes(9)).hex(), checksum(bytes(9)).hex())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     name, found = done.stdout.split()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from string import ascii_letters
 from typing import TYPE_CHECKING
 
 from graphpool.typing import DataType
@@ -48,6 +47,8 @@ def _einsum(n: NodeView) -> Value:
 
 def _labels(n: NodeView) -> tuple[list[str], str]:
     """Labels of the operands and of the result, one a dimension; those of an ellipsis are letters of their own."""
+    from string import ascii_letters
+
     equation = n.attr("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")

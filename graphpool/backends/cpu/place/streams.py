@@ -7,12 +7,12 @@ are placed together, as one node: a *unit*. The schedule of the units is then wr
 from __future__ import annotations
 
 from functools import lru_cache
-from hashlib import sha256
 from math import inf, prod
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from graphpool._dataclasses import dataclass
+from graphpool.fork import cached_property
 
 from ....graph.shapes import conv_weight_axes
 from ....runtime._program import ARENA, FIRST_EXTERNAL
@@ -102,9 +102,11 @@ class StepGraph:
         edges, signatures = step_edges(steps, *nports), tuple(map(step_signature, steps))
         return cls(edges, _find_units(steps), alone, shared, _traffic(steps), names, signatures)
 
-    @property
+    @cached_property
     def signature(self) -> str:
         """What the time of the whole depends on."""
+        from hashlib import sha256  # and with it OpenSSL: not for one thread
+
         return sha256(repr((tuple(dict.fromkeys(self.edges)), list(self.signatures))).encode()).hexdigest()
 
     @property
