@@ -50,16 +50,17 @@ class ReadMapping(mmap.mmap):
     """Memory mapped for reading, and digests of parts of it by offset and size in bytes.
 
     `known` are those that came with the mapping, by which contents are named in caches; `taken` those taken since, as
-    names must not change.
+    names must not change. `address` is that of its first byte, for whoever asked before.
     """
 
     known: dict[tuple[int, int], bytes]
     taken: dict[tuple[int, int], bytes]
+    address: int | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Map as `mmap.mmap` does."""
         self = super().__new__(cls, *args, **kwargs)
-        self.known, self.taken = {}, {}
+        self.known, self.taken, self.address = {}, {}, None
         return self
 
 

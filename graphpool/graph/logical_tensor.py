@@ -356,6 +356,11 @@ def checked_tensor(
     return made
 
 
+def shapeless_tensor(id: int, dtype: DataType) -> LogicalTensor:
+    """``LogicalTensor(id, dtype)`` of what was checked before."""
+    return checked_tensor(id, dtype, None, None, LayoutType.STRIDED, None, PropertyType.UNDEF, None)
+
+
 def describe_shape(shape: Sequence[int] | None) -> str:
     """A shape for people: ``?`` for what is unknown."""
     if shape is None:

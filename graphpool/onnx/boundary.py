@@ -25,16 +25,16 @@ class Boundary:
     """A context that turns whatever is raised inside into an error of graphpool: an item "cannot be" `what`.
 
     Errors of graphpool pass as they are, so boundaries nest and the innermost one names its place. Interrupts pass.
-    Cost: a fraction of a microsecond, for a loop may enter one for each node.
+    Around a loop, `item` is set to what comes next.
     """
 
-    __slots__ = ("_item", "_what")
+    __slots__ = ("_what", "item")
 
-    def __init__(self, what: str, item: Node | str) -> None:
-        self._what, self._item = what, item
+    def __init__(self, what: str, item: Node | str = "") -> None:
+        self._what, self.item = what, item
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Boundary:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -44,7 +44,7 @@ class Boundary:
 
     def _typed(self, error: Exception) -> GraphpoolError:
         """The error of graphpool in place of another one."""
-        item = self._item
+        item = self.item
         fields: dict[str, Any] = {} if isinstance(item, str) else {"node": item.label, "op_type": item.op_type}
         name = item if isinstance(item, str) else f"node {item.label!r} ({item.op_type})"
         what = f"{name} cannot be {self._what}"

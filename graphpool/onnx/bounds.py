@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import inf, prod
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -254,13 +255,18 @@ def graphs_of(attribute: AttributeProto) -> list[GraphProto]:
 
 
 def _check_attribute(attribute: AttributeProto, node: str, limits: Limits) -> None:
-    count = max(len(attribute.ints), len(attribute.floats), len(attribute.strings))
-    nbytes = len(attribute.s) + sum(map(len, attribute.strings[:])) if attribute.s or count else 0
-    check_list(node, attribute.name, count, nbytes, limits)
+    ints, floats, strings, text = _lists_of(attribute)
+    count = max(len(ints), len(floats), len(strings))
+    nbytes = len(text) + sum(map(len, strings[:])) if strings else len(text)
+    if count > limits.items or nbytes > limits.text_nbytes:  # texts for messages would take the longest
+        check_list(node, attribute.name, count, nbytes, limits)
     if attribute.name == "pattern":
         limits.check("pattern_length", nbytes, f"node {node!r}: attribute {attribute.name!r}: its length", node)
     if attribute.HasField("t"):
         _check_shape(attribute.t.dims, f"node {node!r}: attribute {attribute.name!r}", limits)
+
+
+_lists_of = attrgetter("ints", "floats", "strings", "s")
 
 
 def check_list(node: str, name: str, count: int, text_nbytes: int, limits: Limits) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import is_variable
 from graphpool.backends.reference import OutputSpec, evaluate
-from graphpool.cache.identity import digest_of
+from graphpool.cache.identity import quick_fingerprint
 from graphpool.graph import Graph, LogicalTensor, Op
+from graphpool.graph.logical_tensor import shapeless_tensor
 from graphpool.graph.schema import get_schema
 from graphpool.graph.shapes import are_equal, broadcast_shapes
 from graphpool.runtime.constant_memory import is_one_number
@@ -226,10 +227,7 @@ class GraphBuilder:
     def literal(self, number: Any, dtype: DataType) -> Value:
         """A constant made here: a number, or an array, in a data type."""
         array = np.asarray(number, dtype.numpy)
-        if array.nbytes <= _LARGE_LITERAL:
-            content = array.tobytes()
-        else:
-            content = digest_of(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        content = array.tobytes() if array.nbytes <= _LARGE_LITERAL else quick_fingerprint(array)
         key = dtype, array.shape, content
         if key not in self._literals:
             self._literals[key] = Value(content=array)
@@ -244,7 +242,7 @@ class GraphBuilder:
         """
         sources = [self.tensor(value) for value in inputs]
         wanted = dtypes or [sources[0].dtype]
-        targets = [LogicalTensor(number, _buffered(t)) for number, t in enumerate(wanted, self._next_id + 1)]
+        targets = [shapeless_tensor(number, _buffered(t)) for number, t in enumerate(wanted, self._next_id + 1)]
         self._next_id += len(targets)
         op = Op(len(self.ops), kind, sources, targets, name or None, **attrs).checked()
         op = op.with_inferred_shapes(get_schema(kind).infer_shapes(op, [source.shape for source in sources]))

@@ -59,8 +59,9 @@ class Node:
         self.name: str = proto.name
         self.input: tuple[str, ...] = tuple(proto.input[:])  # slices, as in source.py
         self.output: tuple[str, ...] = tuple(proto.output[:])
-        owner = f"node {self.label!r} ({self.op_type!r})"
-        check_text(owner, self.op_type, self.domain, self.name, *self.input, *self.output)
+        names = self.op_type, self.domain, self.name, *self.input, *self.output
+        if bytes in map(type, names):
+            check_text(f"node {self.label!r} ({self.op_type!r})", *names)
         short, lists = without_lists(proto) if lists is None else (proto, lists)
         with Boundary("read", self):
             is_ml = self.domain == "ai.onnx.ml"

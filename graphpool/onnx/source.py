@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 from math import prod
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,8 +172,9 @@ def _open_constants(graph: GraphProto, constants: dict[str, Any], names: Sequenc
 def _contents(tensors: Iterable[tuple[str, TensorProto]], parsed: _Parsed) -> dict[str, Any]:
     """What the tensors hold, by name."""
     found: dict[str, Any] = {}
-    for number, (name, tensor) in enumerate(tensors):
-        with Boundary("read", f"tensor {name!r}"):
+    with Boundary("read") as where:
+        for number, (name, tensor) in enumerate(tensors):
+            where.item = f"tensor {name!r}"
             if number in parsed.places:
                 place = _nibbles if tensor.data_type in NIBBLES else _raw
                 found[name] = place(tensor, parsed.data, *parsed.places[number])
@@ -419,19 +421,22 @@ _NIBBLES: dict[int, DataType] = {TensorProto.UINT4: DataType.U4, TensorProto.INT
 
 def _check_tensor(tensor: TensorProto) -> tuple[Any, tuple[int, ...]]:
     """NumPy's type and the shape of a tensor."""
-    what = f"tensor {tensor.name!r}"
-    shape = tuple(tensor.dims[:])
-    if min(shape, default=0) < 0 or prod(dim or 1 for dim in shape) > _MOST_ELEMENTS:
-        raise _malformed(what, f"shape {list(shape)}")
-    if tensor.data_type not in DATA_TYPES:
-        raise _malformed(what, f"data type {tensor.data_type}, which is none of ONNX")
-    typed = [name for name in _TYPED if len(getattr(tensor, name))]
-    if len(typed) + tensor.HasField("raw_data") > 1:
-        raise _malformed(what, f"both {typed[0]} and {[*typed, 'raw_data'][1]}")
-    return numpy_type(tensor.data_type), shape
+    shape, elem_type = tuple(tensor.dims[:]), tensor.data_type
+    if min(shape, default=0) < 0 or prod([dim or 1 for dim in shape]) > _MOST_ELEMENTS:
+        raise _malformed(f"tensor {tensor.name!r}", f"shape {list(shape)}")
+    if elem_type not in DATA_TYPES:
+        raise _malformed(f"tensor {tensor.name!r}", f"data type {elem_type}, which is none of ONNX")
+    elements = _elements_of(tensor)
+    if any(elements):
+        given = [name for name, found in zip(_TYPED, elements, strict=True) if found]
+        given += ["raw_data"] * tensor.HasField("raw_data")
+        if len(given) > 1:
+            raise _malformed(f"tensor {tensor.name!r}", f"both {given[0]} and {given[1]}")
+    return numpy_type(elem_type), shape
 
 
 _TYPED = ("double_data", "float_data", "int32_data", "int64_data", "string_data", "uint64_data")
+_elements_of = attrgetter(*_TYPED)
 _MOST_ELEMENTS = 2**56
 """Beyond which no size in bytes of any type has 63 bits."""
 

@@ -157,9 +157,10 @@ class Walk:
         """Walk the nodes of a scope; returns the values of its outputs."""
         outer, self.scope = self.scope, scope
         try:
-            for number, node in enumerate(scope.nodes):
-                self.count(1, node)
-                with Boundary("converted", node):
+            with Boundary("converted") as place:
+                for number, node in enumerate(scope.nodes):
+                    self.count(1, node)
+                    place.item = node
                     self._convert((*scope.path, number), node)
             return [self.value(name) for name in scope.outputs]
         finally:
@@ -201,9 +202,10 @@ class Walk:
     def _convert(self, path: Path, node: Node) -> None:
         values = self.scope.values
         inputs = [self.value(name) if name else None for name in node.input]
-        captured = {name: values[name] for name in node.captured if name in values}
-        results = self._results(path, node, inputs, captured)
-        values.update((name, value) for name, value in zip(node.output, results, strict=False) if name)
+        captured = {name: values[name] for name in node.captured if name in values} if node.captured else {}
+        for name, value in zip(node.output, self._results(path, node, inputs, captured), strict=False):
+            if name:
+                values[name] = value
 
     def _results(
         self, path: Path, node: Node, inputs: list[Value | None], captured: Mapping[str, Value]
@@ -219,20 +221,21 @@ class Walk:
             return found
         self._refusal, self._limit_error, self._misfit = "", None, None
         read = [value for value in (*inputs, *captured.values()) if value is not None]
-        if any(value.data_dependent is not None for value in read):
+        is_known, has_sizes, is_late = True, False, False
+        for value in read:
+            content = value.content
+            is_known = is_known and content is not None
+            has_sizes = has_sizes or type(content) is ShapeArray
+            is_late = is_late or value.data_dependent is not None
+        if is_late:
             results: list[Value] | None = self._add_data_dependent(node, inputs, captured)
         else:
-            results = self._recall(path, read) or self._follow(path, node, inputs)
-        if results is None and any(isinstance(value.content, ShapeArray) for value in read):
+            results = (self._recall(path, read) if is_known else None) or self._follow(path, node, inputs)
+        if results is None and has_sizes:
             if _is_sized(node, inputs):
                 results = self._express(node, inputs)
             results = results or self._compute_shapes(node, inputs)
-        if (
-            results is None
-            and all(value.is_known for value in read)
-            and not is_kept(node, inputs)
-            and self._may_fold(node, inputs, captured)
-        ):
+        if results is None and is_known and not is_kept(node, inputs) and self._may_fold(node, inputs, captured):
             results = self._fold(path, node, inputs, captured, read)
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
             results = [Value(content=measure(node, inputs[0].shape))]
@@ -322,8 +325,8 @@ class Walk:
         return [Value(content=content, from_inputs=from_inputs) for content in contents]
 
     def _recall(self, path: Path, read: Sequence[Value]) -> list[Value] | None:
-        """What an earlier form computed of the same contents at the same place."""
-        if not self.owner.folded or not all(value.is_static and value.is_known for value in read):
+        """What an earlier form computed of the same known contents at the same place."""
+        if not self.owner.folded or not all(value.is_static for value in read):
             return None
         contents = self.owner.folded.get(self.owner.fold_key(path, [value.content for value in read]))
         return None if contents is None else _static(contents)

@@ -186,11 +186,19 @@ def place_in_mapping(array: Any) -> tuple[mmap.mmap, int] | None:
 
 def address_of(content: Any) -> int:
     """Of the first byte of a buffer."""
-    if not isinstance(content, np.ndarray):
-        with memoryview(content) as view:
-            return address_of(np.frombuffer(view, np.uint8))
-    address: int = content.__array_interface__["data"][0]
-    return address
+    if isinstance(content, np.ndarray):
+        address: int = content.__array_interface__["data"][0]
+        return address
+    if isinstance(content, ReadMapping):
+        if content.address is None:
+            content.address = _address_of_view(content)
+        return content.address
+    return _address_of_view(content)
+
+
+def _address_of_view(content: Any) -> int:
+    with memoryview(content) as view:
+        return address_of(np.frombuffer(view, np.uint8))
 
 
 def drop_pages(array: Any) -> None:

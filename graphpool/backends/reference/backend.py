@@ -127,11 +127,12 @@ def run_ops(
 
 def _run_op(op: Op, inputs: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     """Evaluate an op, unless all its results are empty: then no attribute, however large, makes work."""
-    contents = {port: array for port, array in enumerate(inputs) if array.dtype.kind == "i"}
-    shapes = get_schema(op.kind).infer_shapes(op, [array.shape for array in inputs], contents)
-    if all(shape is not None and 0 in shape and UNKNOWN_DIM not in shape for shape in shapes):
-        sizes = [shape for shape in shapes if shape is not None]
-        return [np.empty(shape, tensor.dtype.numpy) for shape, tensor in zip(sizes, op.outputs, strict=True)]
+    if not op.is_inferred or any(0 in (tensor.shape or ()) for tensor in op.outputs):
+        contents = {port: array for port, array in enumerate(inputs) if array.dtype.kind == "i"}
+        shapes = get_schema(op.kind).infer_shapes(op, [array.shape for array in inputs], contents)
+        if all(shape is not None and 0 in shape and UNKNOWN_DIM not in shape for shape in shapes):
+            sizes = [shape for shape in shapes if shape is not None]
+            return [np.empty(shape, tensor.dtype.numpy) for shape, tensor in zip(sizes, op.outputs, strict=True)]
     return evaluate(op.kind, inputs, op.attrs, [OutputSpec(tensor.dtype, None) for tensor in op.outputs])
 
 
