@@ -62,22 +62,31 @@ class ConstantPart:
     """A form of constants that kernels want, such as weights in panels: made once, kept by the constant tensor cache.
 
     `program` makes it of the inputs at the positions `sources`: external are these, then the result of `nbytes` bytes.
-    Equal keys (the kernels with their parameter blocks) make equal bytes of equal sources. `restore` makes its one
-    source again, bit for bit; it is None where that is impossible, or unless the part `replaces` its sources: nothing
-    reads them while all that is packed of them is kept.
+    Equal keys (the kernels with their parameter blocks) make equal bytes of equal sources. `restoring` is the program
+    that makes its one source again, bit for bit, or what links that; it is None where that is impossible, or unless the
+    part `replaces` its sources: nothing reads them while all that is packed of them is kept.
     """
 
     sources: tuple[int, ...]
     nbytes: int
     program: Program
     key: Hashable
-    restore: Program | None = None
+    restoring: Program | Callable[[], Program] | None = None
     replaces: bool = False
 
     @property
     def isa(self) -> str:
         """Instruction set of the kernels that make it."""
         return self.program.calls[-1].kernel.isa
+
+    @cached_property
+    def restore(self) -> Program | None:
+        """The program behind `restoring`. Few ask for it: those who keep weights packed alone."""
+        return self.restoring() if callable(self.restoring) else self.restoring
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles: with that program."""
+        return {name: value for name, value in vars(self).items() if name != "restore"} | {"restoring": self.restore}
 
     @cached_property
     def layout(self) -> str:

@@ -100,4 +100,4 @@ def replacing_parts(compiled: CompiledPartition, position: int) -> list[int]:
     """The parts of a compiled partition that can stand for an input; none where something else reads it."""
     parts = () if compiled.primitive is None else compiled.primitive.constant_parts
     found = [k for k, part in enumerate(parts) if position in part.sources]
-    return [] if any(parts[k].restore is None for k in found) else found
+    return [] if any(parts[k].restoring is None for k in found) else found

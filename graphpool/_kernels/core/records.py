@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
 from graphpool._sizes import Real, Size, hint_of
+from graphpool.fork import cached_property
 
 from ._dispatch import describe
 
@@ -85,7 +86,7 @@ class Record:
     def __init__(self, fields: str) -> None:
         self._slots: dict[str, tuple[int, tuple[int, ...], int, Record | None]] = {}  # first number, shape, numbers
         self._zeros: list[Any] = []
-        self._places: list[tuple[int, str]] = []  # of each number its offset and letter
+        self._runs: list[tuple[int, int, str, int]] = []  # of each field its offset, size of a number, letter, numbers
         letters, self.nbytes, self._alignment = "<", 0, 1
         for kind, name, shape in _declared(fields):
             inner = None if kind in _NUMBERS else record(kind)
@@ -95,12 +96,17 @@ class Record:
             self._slots[name] = len(self._zeros), shape, count, inner
             self._zeros += [bytes(nbytes) if inner else 0] * count
             letters += f"{gap}x" + letter * count
-            self._places += [(self.nbytes + gap + k * nbytes, letter[-1]) for k in range(count)]
+            self._runs.append((self.nbytes + gap, nbytes, letter[-1], count))
             self.nbytes += gap + nbytes * count
             self._alignment = max(self._alignment, alignment)
         end = -self.nbytes % self._alignment
         self.nbytes += end
         self._struct = struct.Struct(f"{letters}{end}x")
+
+    @cached_property
+    def _places(self) -> list[tuple[int, str]]:
+        """Of each number its offset and letter; few records have numbers that vary."""
+        return [(start + k * nbytes, letter) for start, nbytes, letter, count in self._runs for k in range(count)]
 
     def pack(self, values: Mapping[str, Any]) -> Any:
         """The struct with these values as bytes, a `Block` where some vary; what is missing is zero, also in arrays.

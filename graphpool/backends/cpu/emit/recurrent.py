@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ...._kernels.rnn.recurrent import Activation
     from ....graph.op import Op
     from ..lower.lowering import Lowering
+    from ..lower.steps import Emitter
     from ..lower.values import Value
 
 
@@ -41,10 +42,10 @@ def lower_recurrent(lowering: Lowering, op: Op) -> None:
             part = source._replace(offset=source.offset + begin)
             lowering.emit(pack, [part, panels._replace(offset=panels.offset + offset)])
 
-    def restore(panels: Value) -> None:
+    def restore(emitter: Emitter, panels: Value) -> None:
         for unpack, begin, offset in form.pack(weights.strides, inverse=True):
             part = weights._replace(offset=weights.offset + begin)
-            lowering.emit(unpack, [panels._replace(offset=panels.offset + offset), part])
+            emitter.emit(unpack, [panels._replace(offset=panels.offset + offset), part])
 
     def emit(panels: Value) -> None:
         lowering.emit(call, [first, panels, *others, *places])

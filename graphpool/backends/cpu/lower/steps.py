@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ...._kernels.core.call import KernelCall
     from ..layout.packed import WeightLayout
 
+    Restore = Callable[["Emitter", Value], None]
+
 __all__ = ["Emitter", "PackedConstant", "Step"]
 
 T = TypeVar("T")
@@ -63,13 +65,13 @@ class PackedConstant:
     """Constant inputs, by base pointer, packed as kernels want them, and the steps that pack them once.
 
     The base pointer of the `result`, which is bytes, is NULL in runs for which it is not kept. `restore` is the
-    inverse: steps that write the one source from it; none where that is impossible.
+    inverse: it emits the steps that write the one source from the result; None where that is impossible.
     """
 
     sources: tuple[int, ...]
     result: Value
     steps: tuple[Step, ...]
-    restore: tuple[Step, ...] = ()
+    restore: Restore | None = None
 
 
 class Emitter:
@@ -204,21 +206,20 @@ class Emitter:
         sources: Sequence[Value],
         nbytes: int,
         fill: Callable[[Value], None],
-        restore: Callable[[Value], None] | None = None,
+        restore: Restore | None = None,
     ) -> Value:
         """Constant inputs packed, so many bytes, which the constant tensor cache may keep.
 
         `fill` takes the packed constant as bytes, and emits the steps that write it from the sources alone; `restore`
-        emits those that write every bit of the one source again. The result is to be read under ``when_kept(result,
-        True)`` only; other steps must compute the same without it, under ``when_kept(result, False)``. `read_packed`
-        takes care of both.
+        emits those that write every bit of the one source again, to an emitter of its own when somebody asks for them:
+        it must not keep this one. The result is to be read under ``when_kept(result, True)`` only; other steps must
+        compute the same without it, under ``when_kept(result, False)``. `read_packed` takes care of both.
         """
         nbytes = index(nbytes)  # what is packed once serves all sizes, or is that of one
         base = self._first_packed + len(self.packed)
         result = Value(DataType.U8, (nbytes,), (1,), Buffer(base, nbytes))
         bases = tuple(dict.fromkeys(source.buffer.base for source in sources))
-        inverse = () if restore is None else self._steps_of(restore, result)
-        self.packed.append(PackedConstant(bases, result, self._steps_of(fill, result), inverse))
+        self.packed.append(PackedConstant(bases, result, self._steps_of(fill, result), restore))
         return result
 
     def _steps_of(self, emit: Callable[[Value], None], packed: Value) -> tuple[Step, ...]:

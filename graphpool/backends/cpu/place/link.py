@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count
 from ....runtime._variable import VariableProgram
 from ....runtime.constant_part import ConstantPart
 from ....schedule.control import ListedCall, stream_lists
+from ..lower.steps import Emitter
 from ..lower.values import Buffer
 from .placement import ALIGNMENT, find_temporaries, uses_of
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from ....runtime.temporaries import Temporaries
     from ....schedule import Schedule
     from ..lower.lowering import Lowering
-    from ..lower.steps import PackedConstant, Step
+    from ..lower.steps import PackedConstant, Restore, Step
     from ..lower.values import Value
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
@@ -160,10 +162,18 @@ def _read_beside_packed(lowering: Lowering) -> set[int]:
 def _link_packed(packed: PackedConstant, literals: bytes, threads: int, is_all_that_is_read: bool) -> ConstantPart:
     base = packed.result.buffer.base
     program, key = _link_steps(packed.steps, literals, threads, (*packed.sources, base))
-    inverse = packed.restore if is_all_that_is_read and len(packed.sources) == 1 else ()
-    restore = _link_steps(inverse, literals, threads, (base, *packed.sources))[0] if inverse else None
+    restore = None
+    if packed.restore is not None and is_all_that_is_read and len(packed.sources) == 1:
+        restore = partial(_link_restore, packed.restore, packed.result, packed.sources, threads)
     sources = tuple(base - FIRST_EXTERNAL for base in packed.sources)
     return ConstantPart(sources, packed.result.buffer.nbytes, program, key, restore, is_all_that_is_read)
+
+
+def _link_restore(restore: Restore, result: Value, sources: tuple[int, ...], threads: int) -> Program:
+    """The program that writes the source of a packed constant."""
+    emitter = Emitter(result.buffer.base)
+    restore(emitter, result)
+    return _link_steps(emitter.steps, bytes(emitter.literals), threads, (result.buffer.base, *sources))[0]
 
 
 def _link_steps(

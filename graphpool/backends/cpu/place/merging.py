@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from graphpool._dataclasses import dataclass, replace
 from graphpool.fork import cached_property
 
-from ....runtime.costs import stage_key, stage_latencies
+from ....runtime.costs import has_costs, stage_key, stage_latencies
 from ....runtime.scheduling import MIN_MEASURED_GAIN, chosen_policy
 from ....schedule import Run
 from .streams import StepGraph, schedule_steps, schedule_units, step_cost, step_signature
@@ -91,7 +91,7 @@ def _wanted_by_ios(partition: Relowering, plain: Lowering, steps: StepGraph, opt
 
 def _measured_faster(partition: Relowering, plain: Lowering) -> Merges:
     """HorizontalFusion for which one call was measured to take less, with all copies that it saves or asks for."""
-    if not len(stage_latencies()):
+    if not has_costs() or not len(stage_latencies()):
         return ()
     known = tuple(ids for ids in plain.horizontal_fusions if _is_measured(partition, fused_steps(plain, ids)))
     if not known:

@@ -49,9 +49,12 @@ _BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
 
 
 def _find_formats(
-    op: Op, dims: Sequence[int], result: Sequence[int], prefer: str, *, allows_bf16: bool = False
+    op: Op, dims: Sequence[int], result: Sequence[int], prefer: str, *, allows_bf16: bool = False, all_of_them: bool
 ) -> list[ConvWeights]:
-    """Formats of weights that kernels of a convolution take, by shapes of weights and result, the best one first."""
+    """Formats of weights that kernels of a convolution take, by shapes of weights and result, the best one first.
+
+    It alone unless `all_of_them` are wanted.
+    """
     inner, outer, kernel_axes = conv_weight_axes(len(dims), op.attrs["weights_format"])
     groups, kernel = op.attrs["groups"], tuple(dims[axis] for axis in kernel_axes)
     dilations = per_axis(op.attrs, "dilations", len(kernel))
@@ -63,8 +66,10 @@ def _find_formats(
         tile = choose_tile(result[0], shape.in_channels, shape.out_channels, spatial)
     if allows_bf16 and (tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
         tile = 0
-    found = [choose_format(shape, tile, allows_bf16=allows_bf16), choose_format(shape, allows_bf16=allows_bf16)]
-    found += [choose_format(shape, tile) for tile in (0, *tiles)]
+    found = [choose_format(shape, tile, allows_bf16=allows_bf16)]
+    if all_of_them:
+        found.append(choose_format(shape, allows_bf16=allows_bf16))
+        found += [choose_format(shape, tile) for tile in (0, *tiles)]
     return [ConvWeights(own, ConvAxes(inner, outer, kernel_axes)) for own in found]
 
 
@@ -110,7 +115,10 @@ def find_weights(site: ConvSite) -> ConvWeights | None:
 
 
 def _find_layouts(site: ConvSite) -> list[ConvWeights]:
-    """How the weights of a convolution may be packed, the best way first; empty where `find_packed` gives None."""
+    """How the weights of a convolution may be packed, the best way first; empty where `find_packed` gives None.
+
+    The best way alone where no user brings them packed, or asks for a layout.
+    """
     lowering, op = site.lowering, site.op
     if site.group.dequantized or forced("Convolution") == "blas":
         return []
@@ -120,7 +128,8 @@ def _find_layouts(site: ConvSite) -> list[ConvWeights]:
         return []
     types = {lowering.dtypes[op.inputs[0].id], weights.dtype}
     is_bf16 = allows_bf16("bf16" if types == {DataType.BF16} else lowering.fpmath, types)
-    found = _find_formats(op, weights.shape, site.result, lowering.prefer, allows_bf16=is_bf16)
+    is_given = lowering.is_given(op.inputs[1].id)
+    found = _find_formats(op, weights.shape, site.result, lowering.prefer, allows_bf16=is_bf16, all_of_them=is_given)
     return found if _suits_panels(site, found[0]) else []
 
 
@@ -135,7 +144,7 @@ def find_unpacked(site: ConvSite) -> Choice | None:
     weights = lowering.value(op.inputs[1].id)
     if weights.dtype not in FLOATS or not _has_pixels(site, weights):
         return None
-    [found, *_] = _find_formats(op, weights.shape, site.result, "memory")
+    [found] = _find_formats(op, weights.shape, site.result, "memory", all_of_them=False)
     if _has_few_pixels(found, site.result) or not _suits_panels(site, found):
         return None
     source = lowering.typed(weights)

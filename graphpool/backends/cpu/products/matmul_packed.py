@@ -17,6 +17,7 @@ from .weights import PackedWeights
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..lower.steps import Emitter
     from ..lower.values import Value
     from .matmul_problem import MatmulSite, Product
 
@@ -42,8 +43,8 @@ def find_packed(site: MatmulSite) -> Choice | None:
         source, rows = (b, strides[-2:]) if is_read else (lowering.dense(b), _dense_order(b, strides))
         lowering.emit(weights_format.pack(rows, b_dtype=source.dtype.value), [source, panels])
 
-    def restore(panels: Value) -> None:
-        lowering.emit(weights_format.unpack(strides[-2:]), [panels, b])
+    def restore(emitter: Emitter, panels: Value) -> None:
+        emitter.emit(weights_format.unpack(strides[-2:]), [panels, b])
 
     is_exact = b.dtype.value == dtype and b.is_whole
     panels = lowering.packed_constant([b], weights_format.nbytes, fill, restore if is_exact else None)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ..layout.packed import WeightLayout
     from ..lower.lowering import Lowering
+    from ..lower.steps import Emitter
     from .choice import Site
 
 __all__ = ["PackedWeights", "bias_of", "find_folded", "fold", "folded_sources", "pack_floats"]
@@ -80,8 +81,8 @@ def pack_floats(site: Site, layout: WeightLayout, weights_format: F, outer: int 
             source = fold(lowering, folded, source, own, outer, bias_of(panels, nbytes, 0, count)) or source
         lowering.pack(layout, source, panels)
 
-    def restore(panels: Value) -> None:
-        lowering.unpack(layout, panels, weights)
+    def restore(emitter: Emitter, panels: Value) -> None:
+        emitter.unpack(layout, panels, weights)
 
     # what is folded has several sources; what was converted is not what the source was
     is_exact = layout.is_exact(weights.dtype) and not folded and weights.dtype is DataType.F32 and weights.is_whole
