@@ -13,6 +13,7 @@ import numpy as np
 from graphpool._dataclasses import dataclass
 
 from ..errors import InvalidArgumentError, brief, explain
+from ..serve.run_times import RunTimes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Answers", "Service", "poisson_arrivals", "simulate"]
 
 _ENTER, _END, _WAKE = range(3)
+_MODEL = "model"
+"""Of a replica: it has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +171,7 @@ class _Replica:
         self._running: list[_Run] = []
         self._leaving: list[float] = []  # a heap: when those that have run are answered
         self._parser_free_s = 0.0
+        self._times = RunTimes(run.service.deadline_s)
         self._since_s = 0.0  # up to which runs have gone on
         self._nchanges = 0  # of what runs
         self.last_used = -1
@@ -185,12 +189,26 @@ class _Replica:
         self._run.at(self._parse(now_s), _ENTER, self, number)
 
     def enter(self, number: int, now_s: float) -> None:
-        """The request comes into the queue, unless its deadline has passed."""
+        """The request comes into the queue, unless its deadline has passed, or would."""
         self._expire(now_s)
         if self._entering and self._entering[0] == number:
             self._entering.popleft()
+            if self.is_hopeless(now_s, self._run.due_s(number)):
+                self._run.refuse(number, 503, now_s)
+                return
             self._waiting.append((number, now_s))
             self.dispatch(now_s)
+
+    def is_hopeless(self, now_s: float, due_s: float) -> bool:
+        """Whether no worker is free and a newcomer would be answered too late, by the times of runs so far."""
+        if len(self._running) < self._service.workers:
+            return False
+        mean_s = self._times.mean_s(_MODEL, now_s)
+        waiting_s = mean_s * sum(
+            self._run.rows[number] if self._service.most_rows > 1 else 1 for number, _ in self._waiting
+        )
+        wait_s = (self._times.left_s(now_s) + waiting_s / self._service.most_rows) / self._service.workers
+        return now_s + (wait_s + mean_s) > due_s
 
     def _parse(self, now_s: float) -> float:
         """When the parser has read or written one more request."""
@@ -205,6 +223,7 @@ class _Replica:
         self._go_on(now_s)
         over = min(self._running, key=lambda run: run.left_s)
         self._running.remove(over)
+        self._times.end(over, now_s)
         for number in over.numbers:
             heapq.heappush(self._leaving, self._run.answer(number, self._parse(now_s)))
         self._foretell()
@@ -236,6 +255,7 @@ class _Replica:
         self._expire(now_s)
         service = self._service
         while len(self._running) < service.workers and self._waiting:
+            self._drop_late(now_s)
             count, nrows, is_full = self._joined()
             due_s = self._waiting[0][1] + service.join_delay_s
             if not is_full and now_s < due_s:
@@ -244,6 +264,7 @@ class _Replica:
             self._go_on(now_s)
             numbers = [self._waiting.popleft()[0] for _ in range(count)]
             self._running.append(_Run(self._run.draw_s(nrows), numbers))
+            self._times.begin(self._running[-1], _MODEL, now_s)
             self._run.start(numbers, now_s)
             self._foretell()
 
@@ -259,6 +280,12 @@ class _Replica:
             count += 1
             nrows += rows[number]
         return count, nrows, nrows >= most
+
+    def _drop_late(self, now_s: float) -> None:
+        """Drop what would be late, unless nothing else waits."""
+        end_s = now_s + self._times.mean_s(_MODEL, now_s)
+        while len(self._waiting) > 1 and end_s > self._run.due_s(self._waiting[0][0]):
+            self._run.refuse(self._waiting.popleft()[0], 504, now_s)
 
     def _expire(self, now_s: float) -> None:
         """Drop what has not begun by its deadline; the oldest come first."""
@@ -289,8 +316,14 @@ class _Simulation:
         self.run_rows.append(nrows)
         return self.service.times.draw_s(nrows, self._rng.random())
 
+    def due_s(self, number: int) -> float:
+        return self.arrivals_s[number] + self.service.deadline_s
+
     def is_late(self, number: int, now_s: float) -> bool:
-        return self.arrivals_s[number] + self.service.deadline_s <= now_s
+        return self.due_s(number) <= now_s
+
+    def refuse(self, number: int, status: int, now_s: float) -> None:
+        self.status[number], self.latency_s[number] = status, now_s - self.arrivals_s[number]
 
     def start(self, numbers: list[int], now_s: float) -> None:
         """Their run begins."""
@@ -311,8 +344,8 @@ class _Simulation:
             count, _, least = min(
                 (replica.nrequests(now_s), replica.last_used, k) for k, replica in enumerate(replicas)
             )
-            if count >= self.service.max_requests:
-                self.status[number], self.latency_s[number] = 503, 0.0
+            if count >= self.service.max_requests or replicas[least].is_hopeless(now_s, self.due_s(number)):
+                self.refuse(number, 503, now_s)
                 continue
             replicas[least].last_used = number
             replicas[least].admit(number, now_s)
@@ -385,10 +418,11 @@ def simulate(
     -----
     As in `graphpool.serve`: a request has a place from its arrival to its answer; a free worker takes the oldest,
     joined with those behind it up to `most_rows`; runs of one replica slow one another as their times say; requests
-    that ran together are written one after another; what waits past its deadline does not run, what runs past it is
-    answered 504. Spells slow runs and parsing, and come as they were measured, again and again: to the first replica
-    from the first one on, to the others from other places, since they have machines of their own. Bodies' bytes and
-    clients that go away are not simulated. Replicas have processors of their own.
+    that ran together are written one after another; by the times of runs so far, what would be late is refused when it
+    comes, and dropped when a worker is free that others can use; what runs past its deadline is answered 504. Spells
+    slow runs and parsing, and come as they were measured, again and again: to the first replica from the first one on,
+    to the others from other places, since they have machines of their own. Bodies' bytes and clients that go away are
+    not simulated. Replicas have processors of their own.
     Threads: safe. Cost: some 5 microseconds a request, and 0.3 more for each replica. Method: discrete-event simulation
     (Law: Simulation Modeling and Analysis, chapter 1).
 

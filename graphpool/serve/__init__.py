@@ -4,6 +4,7 @@ service.py    Service: routes, limits, deadlines and errors, on Starlette
 protocol.py   bytes of a request -> arrays, results -> bytes of an answer
 admission.py  how many requests and bytes are held at once; reads bodies within that
 batching.py   ServedModel, RunQueue: runs in threads, joins requests of one kind
+run_times.py  RunTimes: how long runs take, from those before
 metrics.py    what Prometheus is told
 page.py       the page that shows budget, models, arenas and caches
 server.py     run(): the application under uvicorn, until a signal ends it
@@ -56,7 +57,7 @@ def app(
         How long a request waits at most for others while a worker is free. While none is, requests that wait are joined
         in any case. Unit: seconds.
     deadline_s : float, default=30.0
-        Within which a request is answered, 504 if need be; a client may ask for less. Unit: seconds.
+        Within which a request is answered, to the last byte, or refused; a client may ask for less. Unit: seconds.
     max_request : int or str, default="64MiB"
         Most bytes of a request's body; larger ones are refused before they are read.
     max_pending : int or str, default="256MiB"
@@ -82,7 +83,8 @@ def app(
 
     Notes
     -----
-    Threads: of one event loop, beside which models run. Cost: a request passes two threads, some 200 microseconds.
+    Threads: of one event loop, beside which models run. Cost: a request of up to 16 KiB passes one other thread, a
+    larger one two; each takes some 100 microseconds.
     Source: the Open Inference Protocol, its extension for binary tensor data.
 
     Examples

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ from graphpool._dataclasses import dataclass, field
 
 from ..errors import GraphpoolError, InvalidArgumentError, InvalidShapeError, MemoryTimeoutError, explain
 from ..runtime.shape_ranges import ShapeRanges
+from .admission import FullError
+from .run_times import RunTimes, smooth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
     from concurrent.futures import Executor
 
     from ..runtime import Model
@@ -23,9 +26,6 @@ if TYPE_CHECKING:
     Arrays = dict[str, Any]
 
 __all__ = ["RunQueue", "ServedModel"]
-
-_SMOOTHING = 0.1
-"""What the last run counts in the mean time of a run."""
 
 
 class ServedModel:
@@ -94,6 +94,7 @@ class _Job:
     served: ServedModel
     arrays: Arrays
     kind: Hashable
+    due_s: float
     result: asyncio.Future[Arrays]
     since_s: float = field(default_factory=time.monotonic)
 
@@ -102,8 +103,21 @@ class _Job:
         return next(iter(self.arrays.values())).shape[0] if self.kind is not None else 1
 
 
+@dataclass(eq=False)
+class _Batch:
+    """Jobs that run as one."""
+
+    served: ServedModel
+    jobs: list[_Job]
+    start_s: float
+
+
 class RunQueue:
     """Runs requests in the order of their arrival, several at once, each in a thread.
+
+    Requests come with the moment by which they are to be answered. By the times of runs so far, one that would be late
+    is refused when it comes, and dropped when a worker is free that others can use. A worker takes what runs next by
+    itself: an event loop with many connections takes long to notice the end of a run.
 
     Parameters
     ----------
@@ -113,8 +127,15 @@ class RunQueue:
         Runs at once.
     delay_s : float
         How long a request waits at most for others to be joined with while a worker is free. Unit: seconds.
+    deadline_s : float
+        Of a request at most. Unit: seconds.
     on_run : callable
         Called with a `ServedModel`, how many requests ran as one, and the seconds that it took.
+
+    Attributes
+    ----------
+    lag_s : float
+        How long the event loop takes to notice that something has come, such as the end of a run. Unit: seconds.
 
     Notes
     -----
@@ -122,14 +143,22 @@ class RunQueue:
     """
 
     def __init__(
-        self, executor: Executor, nworkers: int, delay_s: float, on_run: Callable[[ServedModel, int, float], None]
+        self,
+        executor: Executor,
+        nworkers: int,
+        delay_s: float,
+        deadline_s: float,
+        on_run: Callable[[ServedModel, int, float], None],
     ) -> None:
         self._executor, self._nworkers, self._nfree, self._delay_s = executor, nworkers, nworkers, delay_s
         self._on_run = on_run
+        self._lock = threading.Lock()  # of what workers change too: jobs that wait, free workers, times of runs
         self._waiting: deque[_Job] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._times = RunTimes(deadline_s)
+        self._undelivered: set[_Batch] = set()
+        self._changed = asyncio.Event()  # fewer wait or run
         self._timer: asyncio.TimerHandle | None = None
-        self._mean_s = 0.0
+        self.lag_s = 0.0
 
     @property
     def nwaiting(self) -> int:
@@ -141,39 +170,103 @@ class RunQueue:
         """Workers that run a model."""
         return self._nworkers - self._nfree
 
-    @property
     def expected_wait_s(self) -> float:
-        """About how long a newcomer would wait. Unit: seconds."""
-        return self._mean_s * len(self._waiting) / self._nworkers
+        """About how long a newcomer would wait for a worker. Unit: seconds."""
+        with self._lock:
+            return self._expected_wait_s(time.monotonic())
 
-    async def run(self, served: ServedModel, arrays: Arrays) -> Arrays:
-        """The results of a model; a request that is cancelled while it waits does not run. Raises as `Model.run`."""
+    def _expected_wait_s(self, now_s: float) -> float:
+        if self._nfree:
+            return 0.0
+        waiting_s = sum(
+            self._times.mean_s(job.served.name, now_s) * job.nrows / job.served.most_rows for job in self._waiting
+        )
+        return (self._times.left_s(now_s) + waiting_s) / self._nworkers
+
+    def refuse_late(self, served: ServedModel, due_s: float) -> None:
+        """Raise `FullError` if no worker is free and a newcomer would be answered too late."""
+        now_s = time.monotonic()
+        with self._lock:
+            if self._nfree:
+                return
+            takes_s = self._expected_wait_s(now_s) + self._times.mean_s(served.name, now_s) + self.lag_s
+        if now_s + takes_s > due_s:
+            raise FullError(f"an answer would take about {takes_s:.2g} s, {max(due_s - now_s, 0):.2g} s are left")
+
+    async def run(self, served: ServedModel, arrays: Arrays, due_s: float) -> Arrays:
+        """The results of a model; a request that is cancelled while it waits does not run.
+
+        Raises `FullError` at once and `TimeoutError` later for what would be late, else as `Model.run`. Nothing ends a
+        run that has begun.
+        """
         served.check(arrays)
-        job = _Job(served, arrays, served.kind(arrays), asyncio.get_running_loop().create_future())
-        self._waiting.append(job)
+        self.refuse_late(served, due_s)
+        job = _Job(served, arrays, served.kind(arrays), due_s, asyncio.get_running_loop().create_future())
+        with self._lock:
+            self._waiting.append(job)
         self._dispatch()
         try:
             return await job.result
         finally:
-            if job in self._waiting:  # nobody waits for it any more
-                self._waiting.remove(job)
+            with self._lock:
+                if job in self._waiting:  # nobody waits for it any more
+                    self._waiting.remove(job)
+            self._changed.set()
 
     async def drain(self) -> None:
         """Return when nothing waits or runs."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._waiting or self._undelivered:
+            self._changed.clear()
+            await self._changed.wait()
 
     def _dispatch(self) -> None:
         """Give free workers what is ready, the oldest first."""
-        while self._nfree and (jobs := self._take()):
-            self._nfree -= 1
-            task = asyncio.get_running_loop().create_task(self._run(jobs))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._lock:
+                batch, late = self._next() if self._nfree else (None, [])
+                self._nfree -= batch is not None
+            for job in late:
+                _settle(job, TimeoutError())
+            if batch is None:
+                self._wake(loop)
+                return
+            self._executor.submit(self._work, loop, batch)
 
-    def _take(self) -> list[_Job]:
-        """The oldest jobs that run as one, out of the queue; none if all wait for others to join."""
-        wake_s, now_s, looked_at = float("inf"), time.monotonic(), set()
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look again when the oldest one has waited for others long enough."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            since_s = self._waiting[0].since_s if self._nfree and self._waiting else None
+        due = None if since_s is None else since_s + self._delay_s - time.monotonic()
+        self._timer = None if due is None else loop.call_later(due, self._dispatch)
+
+    def _next(self) -> tuple[_Batch | None, list[_Job]]:
+        """What runs next, out of the queue, if anything is ready; and what would be late."""
+        now_s = time.monotonic()
+        late = self._take_late(now_s)
+        batch = self._take(now_s)
+        if batch is not None:
+            self._undelivered.add(batch)
+            self._times.begin(batch, batch.served.name, now_s)
+        return batch, late
+
+    def _take_late(self, now_s: float) -> list[_Job]:
+        """What would be late, unless nothing else waits: then its run costs no other its time, and is measured."""
+        late: list[_Job] = []
+        for job in self._waiting:
+            ends_s = now_s + self._times.mean_s(job.served.name, now_s) + self.lag_s
+            is_left = job.result.done() or now_s >= job.due_s
+            if is_left or (ends_s > job.due_s and len(late) < len(self._waiting) - 1):
+                late.append(job)
+        for job in late:
+            self._waiting.remove(job)
+        return late
+
+    def _take(self, now_s: float) -> _Batch | None:
+        """The oldest jobs that run as one; none if all wait for others to join."""
+        looked_at = set()
         for job in self._waiting:
             if job.kind in looked_at:
                 continue
@@ -181,11 +274,9 @@ class RunQueue:
             if is_full or now_s >= job.since_s + self._delay_s:
                 for taken in jobs:
                     self._waiting.remove(taken)
-                return jobs
+                return _Batch(job.served, jobs, now_s)
             looked_at.add(job.kind)
-            wake_s = min(wake_s, job.since_s + self._delay_s)
-        self._wake_at(wake_s, now_s)
-        return []
+        return None
 
     def _alike(self, first: _Job) -> tuple[list[_Job], bool]:
         """Jobs to join with the oldest one of a kind, and whether there is no room for another."""
@@ -201,36 +292,53 @@ class RunQueue:
                 nrows += job.nrows
         return jobs, nrows >= most
 
-    def _wake_at(self, wake_s: float, now_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        is_due = wake_s < float("inf")
-        self._timer = asyncio.get_running_loop().call_later(wake_s - now_s, self._dispatch) if is_due else None
+    def _work(self, loop: asyncio.AbstractEventLoop, batch: _Batch | None) -> None:
+        """In a worker thread: run this, and what is ready behind it."""
+        while batch is not None:
+            batch = self._follow(loop, batch, _run_batch(batch))
 
-    async def _run(self, jobs: list[_Job]) -> None:
-        start_s = time.monotonic()
-        served, arrays = jobs[0].served, [job.arrays for job in jobs]
-        call = asyncio.get_running_loop().run_in_executor(self._executor, _run_joined, served.model, arrays)
-        try:
-            found = await call
-        except Exception as error:
-            found = [error] * len(jobs)
-        finally:
-            self._nfree += 1
-            seconds = time.monotonic() - start_s
-            self._mean_s += (seconds / len(jobs) - self._mean_s) * (_SMOOTHING if self._mean_s else 1.0)
-            self._on_run(served, len(jobs), seconds)
-            self._dispatch()
-        for job, value in zip(jobs, found, strict=True):
-            if job.result.done():  # cancelled
-                continue
-            if isinstance(value, Exception):
-                job.result.set_exception(value)
-            else:
-                job.result.set_result(value)
+    def _follow(
+        self, loop: asyncio.AbstractEventLoop, batch: _Batch, found: Sequence[Arrays | Exception]
+    ) -> _Batch | None:
+        """Hand over what was found; what this worker runs next."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._times.end(batch, now_s)
+            following, late = self._next()
+            self._nfree += following is None
+        loop.call_soon_threadsafe(self._deliver, batch, found, late, now_s)
+        return following
+
+    def _deliver(self, batch: _Batch, found: Sequence[Arrays | Exception], late: list[_Job], end_s: float) -> None:
+        """On the event loop: wake those who wait for it."""
+        self.lag_s = smooth(self.lag_s, time.monotonic() - end_s)
+        for job, value in zip(batch.jobs, found, strict=True):
+            _settle(job, value)
+        for job in late:
+            _settle(job, TimeoutError())
+        self._on_run(batch.served, len(batch.jobs), end_s - batch.start_s)
+        self._undelivered.discard(batch)
+        self._changed.set()
+        self._dispatch()
+
+
+def _settle(job: _Job, value: Arrays | Exception) -> None:
+    if job.result.done():  # cancelled
+        return
+    if isinstance(value, Exception):
+        job.result.set_exception(value)
+    else:
+        job.result.set_result(value)
 
 
 # ---- in a worker thread
+
+
+def _run_batch(batch: _Batch) -> Sequence[Arrays | Exception]:
+    try:
+        return _run_joined(batch.served.model, [job.arrays for job in batch.jobs])
+    except Exception as error:
+        return [error] * len(batch.jobs)
 
 
 def _run_joined(model: Model, requests: list[Arrays]) -> list[Arrays | Exception]:

@@ -40,14 +40,17 @@ def import_parts() -> None:
 class _Server(uvicorn.Server):
     """Stops when nothing is being served any more; meanwhile health is answered.
 
-    Connections on which no head of a request came for as long as an answer may take are dropped: they count
-    among those that may be open, and uvicorn keeps them for ever.
+    Connections on which no head of a request came for as long as an answer may take are dropped, and those whose client
+    does not read its answer for twice as long: they count among those that may be open, and uvicorn keeps them
+    for ever.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
-        self._silent: dict[Any, tuple[Any, float]] = {}  # connection -> its last request, and since when that is over
+        self._silent: dict[
+            Any, tuple[Any, float]
+        ] = {}  # connection -> its request and whether that is over, since when
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._service.is_draining:
@@ -68,13 +71,13 @@ class _Server(uvicorn.Server):
         connections: list[Any] = [*self.server_state.connections]
         for connection in connections:
             request = connection.cycle
-            if request is None or request.response_complete:
-                last, since_s = before.get(connection, (request, now_s))
-                if last is not request:
-                    since_s = now_s
-                if now_s - since_s >= most_s:
-                    connection.transport.abort()
-                self._silent[connection] = request, since_s
+            is_over = request is None or request.response_complete
+            last, since_s = before.get(connection, (None, now_s))
+            if last != (request, is_over):
+                since_s = now_s
+            if now_s - since_s >= (most_s if is_over else 2 * most_s):
+                connection.transport.abort()
+            self._silent[connection] = (request, is_over), since_s
 
 
 def serve(service: Service, host: str, port: int, on_start: Callable[[str], None]) -> dict[str, int]:

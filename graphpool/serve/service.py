@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -54,6 +55,10 @@ _MOST_MESSAGE = 1000
 """Characters of an error's text: names in it are a stranger's."""
 _PART_NBYTES = 1 << 18
 """Of an answer, that are handed to the server at once."""
+_SMALL_NBYTES = 1 << 14
+"""Of a message that is parsed or written on the event loop, which takes up to 2 ms of it."""
+_NUMBER_NBYTES = 16
+"""Of a number in JSON, about."""
 _UNLIMITED = 1 << 62
 _JSON_LENGTH = "inference-header-content-length"
 _TIMEOUT = "x-request-timeout-ms"
@@ -125,7 +130,7 @@ class Service:
         nworkers = self.engine.threads if workers is None else _count("workers", workers)
         self._runners = ThreadPoolExecutor(nworkers, "graphpool-serve")
         self._parser = ThreadPoolExecutor(1, "graphpool-parse")
-        self._queue = RunQueue(self._runners, nworkers, join_delay_s, self._on_run)
+        self._queue = RunQueue(self._runners, nworkers, join_delay_s, self.deadline_s, self._on_run)
         self._metrics.watch(self._queue)
         self._answers: Counter[str] = Counter()
         self.is_draining = False
@@ -261,23 +266,29 @@ class Service:
         try:
             if self.is_draining:
                 raise _RefusalError(503, "the service is stopping", 1.0)
-            deadline_s = asyncio.get_running_loop().time() + self._timeout_s(headers)
-            most_nbytes = self._expected_nbytes(headers)
+            # its head has waited too: about as long as the end of a run waits to be noticed
+            due_s = start_s + self._timeout_s(headers) - self._queue.lag_s
+            most_nbytes = self._most_nbytes(headers)
+            self._queue.refuse_late(served, due_s)
             with self._admission.admitted(most_nbytes):
-                async with asyncio.timeout_at(deadline_s):
-                    answer = await self._answer(served, headers, receive, most_nbytes)
-                status = 200
-                async with asyncio.timeout(self.deadline_s):
+                answer = await self._answer(served, headers, receive, start_s, due_s)
+                async with asyncio.timeout_at(due_s):
+                    if time.monotonic() > due_s:  # the loop was too busy to say so
+                        raise TimeoutError
+                    status = 200
                     await _send(answer, send)
         except ClientGoneError:
             pass
         except Exception as error:
             if status == 200:  # too late for another answer
+                status = 499
                 return
             refusal = self._refusal(error)
             status = refusal.status
             response = _Json({"error": str(refusal)[:_MOST_MESSAGE]}, status, refusal.headers)
-            await response(scope, receive, send)
+            with suppress(TimeoutError):  # of a client that does not read
+                async with asyncio.timeout(self.deadline_s):
+                    await response(scope, receive, send)
         finally:
             self._answers[str(status)] += 1
             self._metrics.requests.labels(served.name, str(status)).inc()
@@ -291,7 +302,7 @@ class Service:
             raise InvalidArgumentError(explain(f"header {_TIMEOUT}", accepted="milliseconds", got=brief(text)))
         return min(int(text) / 1e3, self.deadline_s)
 
-    def _expected_nbytes(self, headers: Mapping[str, str]) -> int:
+    def _most_nbytes(self, headers: Mapping[str, str]) -> int:
         """How long the body is at most, as its headers say."""
         if headers.get("content-encoding", "identity") != "identity":
             raise _RefusalError(415, "compressed requests are not accepted")
@@ -305,34 +316,46 @@ class Service:
         return int(text)
 
     async def _answer(
-        self, served: ServedModel, headers: Mapping[str, str], receive: Receive, most_nbytes: int
+        self, served: ServedModel, headers: Mapping[str, str], receive: Receive, start_s: float, due_s: float
     ) -> Answer:
         """The answer to a request, unless its client goes away."""
-        arrived_s = asyncio.get_running_loop().time()
-        body = await read_body(receive, most_nbytes)
-        work = asyncio.ensure_future(self._work(served, body, headers.get(_JSON_LENGTH), arrived_s))
-        gone = asyncio.ensure_future(_gone(receive))
+        gone: asyncio.Task[None] | None = None
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise ClientGoneError
-            return work.result()
+            async with asyncio.timeout_at(due_s) as limit:
+                body = await read_body(receive, self._most_nbytes(headers))
+                gone = asyncio.ensure_future(_gone(receive, limit))
+                return await self._work(served, body, headers.get(_JSON_LENGTH), start_s, limit)
+        except TimeoutError:
+            if gone is not None and gone.done():
+                raise ClientGoneError from None
+            raise
         finally:
-            for task in (work, gone):
-                task.cancel()
-            await asyncio.wait((work, gone))
-            with suppress(asyncio.CancelledError):
-                work.exception()  # it is told already, or nobody is there
+            if gone is not None:
+                gone.cancel()
 
-    async def _work(self, served: ServedModel, body: bytearray, json_nbytes: str | None, arrived_s: float) -> Answer:
-        model, loop = served.model, asyncio.get_running_loop()
-        request: InferRequest = await loop.run_in_executor(
-            self._parser, parse_request, body, json_nbytes, model.inputs, model.outputs
+    async def _work(
+        self, served: ServedModel, body: bytearray, json_nbytes: str | None, start_s: float, limit: asyncio.Timeout
+    ) -> Answer:
+        model, due_s = served.model, limit.when()
+        assert due_s is not None
+        request: InferRequest = await self._parse(
+            len(body), parse_request, body, json_nbytes, model.inputs, model.outputs
         )
-        timeout_s = self.deadline_s if request.timeout_s is None else request.timeout_s
-        async with asyncio.timeout_at(arrived_s + timeout_s):
-            results = await self._queue.run(served, request.inputs)
-        return await loop.run_in_executor(self._parser, format_answer, served.name, request, results)
+        if request.timeout_s is not None:
+            due_s = min(due_s, start_s + request.timeout_s - self._queue.lag_s)
+            limit.reschedule(due_s)
+        results = await self._queue.run(served, request.inputs, due_s)
+        answer: Answer = await self._parse(_nbytes_of(results), format_answer, served.name, request, results)
+        return answer
+
+    async def _parse(self, nbytes: float, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The value of a function of the protocol: of a small message here, else in the thread that there is for it.
+
+        A thread takes turns with this one to run Python, which costs more than a small message does.
+        """
+        if nbytes <= _SMALL_NBYTES:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._parser, function, *arguments)
 
     def _on_run(self, served: ServedModel, nrequests: int, seconds: float) -> None:
         self._metrics.joined.labels(served.name).observe(nrequests)
@@ -342,7 +365,7 @@ class Service:
         if isinstance(error, _RefusalError):
             return error
         if isinstance(error, FullError | MemoryTimeoutError | StateError):
-            return _RefusalError(503, str(error), self._queue.expected_wait_s)
+            return _RefusalError(503, str(error), self._queue.expected_wait_s())
         if isinstance(error, TimeoutError):
             return _RefusalError(504, "the deadline of the request has passed")
         if isinstance(error, BodyTooLargeError):
@@ -351,7 +374,7 @@ class Service:
             waits, limit = self.engine.on_pressure == "wait", self.engine.budget.limit
             if waits or error.fields.get("requested", 0) > limit:  # it would not fit later either
                 return _RefusalError(413, str(error))
-            return _RefusalError(503, str(error), self._queue.expected_wait_s)
+            return _RefusalError(503, str(error), self._queue.expected_wait_s())
         if isinstance(error, InvalidArgumentError):
             return _RefusalError(400, str(error))
         _log.error("a request failed", exc_info=error)
@@ -368,10 +391,11 @@ class _Infer:
         await self._service.infer(self._service.find(scope["path_params"]), scope, receive, send)
 
 
-async def _gone(receive: Receive) -> None:
-    """Return when the client has gone."""
+async def _gone(receive: Receive, limit: asyncio.Timeout) -> None:
+    """Return when the client has gone, and let the time that its request has end then."""
     while (await receive())["type"] != "http.disconnect":
         pass
+    limit.reschedule(0.0)
 
 
 async def _send(answer: Answer, send: Send) -> None:
@@ -393,6 +417,12 @@ async def _send(answer: Answer, send: Send) -> None:
 async def _http_error(request: Request, error: HTTPException) -> Response:
     """An error of the framework, as the protocol writes errors."""
     return _Json({"error": error.detail}, error.status_code, error.headers)
+
+
+def _nbytes_of(results: Mapping[str, Any]) -> float:
+    """About how long results are as JSON; without end for texts and what is no array."""
+    is_plain = all(isinstance(array, np.ndarray) and array.dtype != np.object_ for array in results.values())
+    return _NUMBER_NBYTES * sum(array.size for array in results.values()) if is_plain else math.inf
 
 
 # ---- arguments

@@ -77,15 +77,14 @@ def test_workers_and_places(rate, workers, places):
         assert_mean(replicate(service, rate, mean_wait), waiting / (rate * (1 - chances[-1])))
 
 
-def test_deadlines_of_what_waits():
-    """Barrer's formula for customers who leave if their service has not begun in time."""
-    load, patience = 0.9, 2.0
-    service = Service(times=ServiceTimes({1: EXPONENTIAL}), deadline_s=patience, max_requests=10**9)
-    left = replicate(service, load, lambda answers, kept: np.isnan(answers.wait_s[kept]).mean())
-    factor = math.exp(-(1 - load) * patience)
-    assert_mean(left, (1 - load) * load * factor / (1 - load**2 * factor))
-    late = replicate(service, load, share(504))
-    assert (late > left).all()
+def test_what_would_be_late_is_refused():
+    """Who would wait for longer than a patience is turned away: below it the work in the queue M/D/1 is distributed as
+    without an end, but for a factor (level crossings; Erlang's formula)."""
+    load, patience = 1.5, 3.0
+    service = Service(times=ServiceTimes({1: 1.0}), deadline_s=patience + 1, max_requests=10**9)
+    weight = sum((load * (k - patience)) ** k / math.factorial(k) * math.exp(-load * (k - patience)) for k in range(4))
+    assert_mean(replicate(service, load, share(503)), 1 - weight / (1 + load * weight))
+    assert (replicate(service, load, share(504)) < 0.01).all()  # of what comes during the first run after a long rest
 
 
 def test_joined_requests():

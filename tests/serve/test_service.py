@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,11 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
+import uvicorn
+
+from graphpool.serve import service as service_module
+from graphpool.serve.run_times import RunTimes
+from graphpool.serve.server import _Server
 from tests.helpers.serving import hold, image_request, probabilities, running
 
 INFER = "/v2/models/cnn/infer"
@@ -288,6 +294,63 @@ def test_deadlines(how):
             held.gate.set()
 
 
+def expect_runs(service, seconds):
+    """Let the queue believe that a run of the model takes so long."""
+    times, now_s = service.service._queue._times, time.monotonic()
+    times._models.clear()
+    times.begin("a run", "cnn", now_s - seconds)
+    times.end("a run", now_s)
+
+
+def test_what_would_be_late_is_refused_unless_a_worker_is_free():
+    with digits(workers=1, deadline_s=600) as service, ThreadPoolExecutor(1) as clients:
+        held = hold(service, "cnn")
+        expect_runs(service, 1000)
+        first = clients.submit(service.ask, "POST", INFER, image_request(IMAGES[:1]))
+        wait_for(lambda: len(held.runs) == 1)
+        status, headers, body = service.ask("POST", INFER, image_request(IMAGES[:1]))
+        assert status == 503
+        assert 900 < int(headers["retry-after"]) <= 1000
+        assert "an answer would take about" in error_of(body)
+        held.gate.set()
+        assert first.result()[0] == 200
+        assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200
+
+
+def test_a_model_that_did_not_run_for_long_is_tried_again():
+    times = RunTimes(10.0)
+    times.begin("a", "slow", 0.0)
+    times.end("a", 30.0)
+    times.begin("b", "fast", 39.0)
+    assert (times.mean_s("slow", 40.0), times.mean_s("slow", 40.5), times.mean_s("fast", 40.0)) == (30.0, 0.0, 0.0)
+    assert times.left_s(40.0) == 1.0  # as long again as it has run
+    times.end("b", 40.0)
+    times.begin("c", "fast", 40.0)
+    assert [times.left_s(now_s) for now_s in (40.25, 41.0, 43.0)] == [0.75, 0.0, 2.0]
+
+
+def test_what_would_be_late_leaves_its_worker_to_others():
+    with digits(workers=1, deadline_s=600) as service, ThreadPoolExecutor(3) as clients:
+        held = hold(service, "cnn")
+        asked = []
+        for number, timeout_ms in enumerate(("600000", "200000", "600000")):
+            headers = {"X-Request-Timeout-Ms": timeout_ms}
+            asked.append(clients.submit(service.ask, "POST", INFER, image_request(IMAGES[: number + 1]), headers))
+            wait_for(lambda n=number: len(held.runs) + service.service._queue.nwaiting == n + 1)
+        expect_runs(service, 300)
+        held.gate.set()
+        assert [future.result()[0] for future in asked] == [200, 504, 200]
+        assert held.runs == [1, 3]
+
+
+def test_an_answer_that_is_late_is_not_sent(monkeypatch):
+    """Nothing else could say so while the event loop is busy."""
+    real = service_module.format_answer
+    monkeypatch.setattr(service_module, "format_answer", lambda *given: time.sleep(0.3) or real(*given))
+    with digits(deadline_s=0.25) as service:
+        assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 504
+
+
 def test_a_body_that_never_comes_holds_nothing():
     with digits(deadline_s=0.2) as service, socket.create_connection(("127.0.0.1", service.port), 60) as client:
         client.sendall(f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n".encode())
@@ -310,6 +373,30 @@ def test_requests_of_clients_that_went_away_do_not_run():
         assert held.runs == [1]
         wait_for(lambda: service.service.is_idle)
         assert service.service.answers() == {"200": 1, "499": 1}
+
+
+def test_connections_without_a_request_or_a_reader_are_dropped():
+    server = _Server(uvicorn.Config(None), SimpleNamespace(deadline_s=8.0))
+    dropped = []
+
+    class Connection:
+        def __init__(self, name, cycle):
+            self.cycle, self.transport = cycle, SimpleNamespace(abort=lambda: dropped.append(name))
+            server.server_state.connections.add(self)
+
+    Connection("silent", None)
+    Connection("between requests", SimpleNamespace(response_complete=True))
+    Connection("not read", SimpleNamespace(response_complete=False))
+    at_work = Connection("at work", SimpleNamespace(response_complete=False))
+    for now_s, expected in ((0.0, set()), (7.0, set()), (8.0, {"silent", "between requests"})):
+        server._drop_silent(now_s)
+        assert set(dropped) == expected
+    at_work.cycle.response_complete = True
+    server._drop_silent(15.0)
+    assert "not read" not in dropped
+    server._drop_silent(16.0)
+    assert "not read" in dropped
+    assert "at work" not in dropped
 
 
 # ---- joined requests
