@@ -159,10 +159,12 @@ cdef class Digest:
         """
         cdef uint64_t state[2]
         cdef Sum sum = gpq_nh_avx2 if gpq_has_avx2() and not is_scalar else gpq_nh
+        cdef const uint8_t *start
         state[0], state[1] = 1, 0
         if data.shape[0]:
+            start = &data[0]
             with nogil:
-                _digest(&data[0], data.shape[0], sum, &self.keys, state)
+                _digest(start, data.shape[0], sum, &self.keys, state)
         return (<const char *>state)[:sizeof(state)]
 
 
