@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 from graphpool._kernels.core._dispatch cimport gp_kernel_fn
 from graphpool._kernels.core._team cimport Team, gp_team
 
-from ._streams cimport StreamLists
+from ._streams cimport MAX_GROUPS, Group, StreamLists
 from ._trace cimport Recording
 
 
@@ -29,19 +29,6 @@ cdef struct Step:
     int64_t guard           # base that decides whether the step is due, or -1
     bint wants_constant     # due if that base pointer is not NULL, else if it is
     int resources           # bits
-
-
-cdef enum:
-    GROUP_THREADS = 8   # threads of a group, which share two words: as many as have an L3 in common
-    MAX_GROUPS = 16     # larger groups are made where there would be more
-
-
-# Threads that take tasks of one range. Its words have lines of their own.
-cdef struct Group:
-    int64_t place           # step << TASK_BITS | first task of the range that nobody has taken
-    int64_t padding0[15]
-    int64_t done            # finished tasks of the range
-    int64_t padding1[15]
 
 
 # One run; lives on the stack of thread 0, the caller. Words that several threads change have lines of their own.

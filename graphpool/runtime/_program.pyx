@@ -24,7 +24,9 @@ from graphpool._kernels.core._team cimport (
 )
 from graphpool._atomic cimport gp_add
 
-from ._streams cimport GO_ON, STOP, WAKE, Look, StreamLists, piece_of
+from ._streams cimport (
+    GO_ON, MAX_GROUPS, STOP, TASK_BITS, WAKE, Group, Look, StreamLists, group_size_of, piece_of, range_of, share_of
+)
 from ._trace cimport Slice, count_run, current_thread, enter_recording, jitter, leave_recording, put_slice
 
 from graphpool._sizes import Preference
@@ -73,8 +75,6 @@ LITERALS = 1
 FIRST_EXTERNAL = 2
 
 cdef enum:
-    TASK_BITS = 40
-    SHARES = 2          # a thread takes its part of what is left, divided by this: pieces shrink towards the end
     TRIALS = 3
     NEVER = -1
     NO_GUARD = -1
@@ -198,10 +198,7 @@ cdef int64_t run_trial(Run *run, int64_t k) noexcept nogil:
 
 cdef int64_t first_of(const Run *run, int64_t k, int64_t group) noexcept nogil:
     """Where the tasks of a group begin in step `k`, which every thread can tell; each of the first groups has one."""
-    cdef int64_t begin = run.begin if k == run.first else 0
-    cdef int64_t left = run.steps[k].ntasks - begin
-    cdef int64_t groups = min(run.ngroups, left)
-    return begin + left * min(group, groups) // groups
+    return range_of(run.steps[k].ntasks, run.begin if k == run.first else 0, run.ngroups, group)
 
 
 cdef void open_step(Run *run, int64_t k) noexcept nogil:
@@ -223,7 +220,7 @@ cdef bint take_tasks(Run *run, int64_t k, int64_t number, int64_t thread) noexce
     cdef int64_t first = first_of(run, k, number), end = first_of(run, k, number + 1), n
     if place >> TASK_BITS != k or begin >= end:
         return False
-    n = max(min((end - begin) // (SHARES * run.group_size), piece_of(step.ntasks)), 1)
+    n = share_of(begin, end, step.ntasks, run.group_size)
     if not gp_team_cas(&group.place, place, place + n):
         return True     # somebody else took some; look again
     call_step(run, step, begin, begin + n, thread)
@@ -249,7 +246,7 @@ cdef void run_thread(void *context, int64_t thread) noexcept nogil:
             if take_tasks(run, k, (own + i) % run.ngroups, thread):
                 break
         else:
-            gp_team_await(run.team, &run.step, k)
+            gp_team_await(run.team, &run.step, 1, k)
 
 
 def count_threads(calls, threads, streams=0):
@@ -535,9 +532,8 @@ cdef class Program:
                 team, nthreads, call_numbered, is_due_numbered, look, run, run.first, run.begin
             )
         else:
-            run.group_size = max(GROUP_THREADS, (nthreads + MAX_GROUPS - 1) // MAX_GROUPS)
+            run.group_size = group_size_of(nthreads, MAX_GROUPS)
             run.ngroups = (nthreads + run.group_size - 1) // run.group_size
-            run.group_size = min(run.group_size, nthreads)
             run.team = team.team
             open_step(run, run.first)
             team.run(nthreads, run_thread, run)

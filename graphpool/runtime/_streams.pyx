@@ -6,9 +6,14 @@ and lives on the stack of the thread that runs, so nothing is reset and runs sid
 A thread looks at its own stream first, then at the others. A stream is in one of four states, all in one word:
 
     (k, PARKED)     call k may have to wait; whoever finds that it need not takes the stream over
-    (k, ntasks)     a thread is at work on call k and on what follows, or the last tasks of k are under way
-    (k, n < ntasks) call k is open: tasks from n on are for any thread
+    (k, TAKEN)      a thread is at work on call k and on what follows
+    (k, OPEN)       the tasks of call k are for any thread; when they have ended, one is at work on what follows
     (end, 0)        all calls have ended
+
+The tasks of an open call are shared out as those of a step of a program on one stream: threads form groups, each group
+has a range of the tasks and words of its own, how far that has come and how much of it has ended, and a thread takes
+tasks of other groups when those of its own are taken. What lets others look again is counted by groups too: who waits
+looks at the sum. So no word is changed by more threads than a group has but once a call, or once a group and call.
 
 So nobody waits for a thread that has not woken up, idle threads help where a call has tasks left, and one alone can do
 everything. No schedule deadlocks whose calls are numbered in an order that respects all waits: among the calls that
@@ -21,21 +26,23 @@ from libc.string cimport memcpy, memset
 from posix.time cimport nanosleep, timespec
 
 from graphpool._kernels.core._team cimport (
-    Team, gp_clock_ns, gp_team, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store
+    Team, gp_clock_ns, gp_team, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store,
+    gp_team_sum
 )
 
 from graphpool.errors import BackendError, InvalidArgumentError, StateError, explain
 
 
 cdef enum:
-    TASK_BITS = 40
-    SHARES = 2              # of an open call a thread takes its part of what is left, divided by this
     _MAX_STREAMS = 64
+    MAX_RANGES = 128        # of all streams: a run takes 58 KiB of its caller's stack
 
 MAX_STREAMS = _MAX_STREAMS
 
 cdef int64_t ONE_CALL = <int64_t>1 << TASK_BITS
 cdef int64_t PARKED = ONE_CALL - 1
+cdef int64_t OPEN = ONE_CALL - 2
+cdef int64_t TAKEN = ONE_CALL - 3
 
 cdef enum Outcome:
     ENDED, IDLE, WORKED
@@ -43,12 +50,18 @@ cdef enum Outcome:
 
 # What changes of one stream in one run; each word that several threads write has two cache lines of its own.
 cdef struct Queue:
-    int64_t place           # call << TASK_BITS | first task that nobody has taken, or PARKED
+    int64_t place           # call << TASK_BITS | PARKED, OPEN or TAKEN
     int64_t padding0[15]
-    int64_t done            # ended tasks of the open call
+    int64_t nfinished       # groups whose ranges of the open call have ended
     int64_t padding1[15]
     int64_t count           # ended calls: the epoch of the stream's events
     int64_t padding2[15]
+
+
+# Changes when threads without work should look again: each by the threads of one group.
+cdef struct Ticks:
+    int64_t count
+    int64_t padding[15]
 
 
 cdef struct StreamRun:
@@ -56,7 +69,11 @@ cdef struct StreamRun:
     const Wait *waits
     const int64_t *firsts
     int64_t nstreams
+    int64_t ngroups
+    int64_t group_size      # threads of a group; the last one may have fewer
     int64_t nthreads
+    int64_t number          # call and task that the run begins with
+    int64_t begin
     call_fn fn
     due_fn is_due
     look_fn look
@@ -64,13 +81,13 @@ cdef struct StreamRun:
     gp_team *team
     int64_t status          # of the first call that failed
     int64_t padding0[15]
-    int64_t ticks           # changes when a thread without work should look again
-    int64_t padding1[15]
+    Ticks ticks[MAX_GROUPS]
     Queue queues[_MAX_STREAMS]
+    Group groups[MAX_RANGES]    # of each stream, one after another
 
 
-cdef void tick(StreamRun *run) noexcept nogil:
-    gp_team_add(&run.ticks, 1)
+cdef void tick(StreamRun *run, int64_t thread) noexcept nogil:
+    gp_team_add(&run.ticks[thread // run.group_size].count, 1)
     gp_team_announce(run.team)
 
 
@@ -83,10 +100,10 @@ cdef bint is_ready(StreamRun *run, const Call *call) noexcept nogil:
     return True
 
 
-cdef bint is_stopped(StreamRun *run, int64_t status) noexcept nogil:
+cdef bint is_stopped(StreamRun *run, int64_t status, int64_t thread) noexcept nogil:
     """Whether this call or another one has failed; the first failure is kept and everybody told."""
     if status != 0 and gp_team_cas(&run.status, 0, status):
-        tick(run)
+        tick(run, thread)
     return gp_team_load(&run.status) != 0
 
 
@@ -94,14 +111,31 @@ cdef bint goes_on(StreamRun *run, int64_t thread) noexcept nogil:
     """Look up between calls; whether the thread may begin another."""
     cdef Look found = run.look(run.context, thread)
     if found == WAKE:
-        tick(run)
-    return found == GO_ON or not is_stopped(run, -(found == STOP))
+        tick(run, thread)
+    return found == GO_ON or not is_stopped(run, -(found == STOP), thread)
 
 
-cdef void close_call(StreamRun *run, int64_t stream, int64_t k) noexcept nogil:
+cdef void close_call(StreamRun *run, int64_t stream, int64_t k, int64_t thread) noexcept nogil:
     gp_team_store(&run.queues[stream].count, k + 1)
     if run.calls[run.firsts[stream] + k].is_event:
-        tick(run)
+        tick(run, thread)
+
+
+cdef int64_t first_of(const StreamRun *run, const Call *call, int64_t group) noexcept nogil:
+    """Where the tasks of a group begin, which every thread can tell."""
+    return range_of(call.ntasks, run.begin if call.number == run.number else 0, run.ngroups, group)
+
+
+cdef void open_call(StreamRun *run, int64_t stream, int64_t k) noexcept nogil:
+    """Let all threads take tasks of a call, those that the run begins with; nobody else touches the stream."""
+    cdef const Call *call = &run.calls[run.firsts[stream] + k]
+    cdef Group *groups = &run.groups[stream * run.ngroups]
+    cdef int64_t group
+    run.queues[stream].nfinished = 0
+    for group in range(run.ngroups):
+        groups[group].done = 0
+        gp_team_store(&groups[group].place, k << TASK_BITS | first_of(run, call, group))
+    gp_team_store(&run.queues[stream].place, k << TASK_BITS | OPEN)
 
 
 cdef void advance(StreamRun *run, int64_t stream, int64_t k, int64_t thread) noexcept nogil:
@@ -116,41 +150,59 @@ cdef void advance(StreamRun *run, int64_t stream, int64_t k, int64_t thread) noe
             return
         if run.is_due(run.context, call.number):
             if call.ntasks > 1 and run.nthreads > 1:
-                gp_team_store(&queue.place, k << TASK_BITS)
-                tick(run)
+                open_call(run, stream, k)
+                tick(run, thread)
                 return
-            if is_stopped(run, run.fn(run.context, call.number, 0, call.ntasks, thread)) or not goes_on(run, thread):
+            if (
+                is_stopped(run, run.fn(run.context, call.number, 0, call.ntasks, thread), thread)
+                or not goes_on(run, thread)
+            ):
                 return
-        close_call(run, stream, k)
+        close_call(run, stream, k, thread)
         k += 1
     gp_team_store(&queue.place, end << TASK_BITS)
-    tick(run)
+    tick(run, thread)
+
+
+cdef Outcome take_tasks(StreamRun *run, int64_t stream, int64_t k, int64_t number, int64_t thread) noexcept nogil:
+    """Run tasks of open call `k` that lie in the range of a group, if there are any."""
+    cdef Group *group = &run.groups[stream * run.ngroups + number]
+    cdef const Call *call = &run.calls[run.firsts[stream] + k]
+    cdef int64_t place = gp_team_load(&group.place), begin = place & PARKED
+    cdef int64_t first = first_of(run, call, number), end = first_of(run, call, number + 1), n
+    if place >> TASK_BITS != k or begin >= end:
+        return IDLE
+    n = share_of(begin, end, call.ntasks, run.group_size)
+    if not gp_team_cas(&group.place, place, place + n):
+        return WORKED   # somebody else took some; look again
+    if is_stopped(run, run.fn(run.context, call.number, begin, begin + n, thread), thread):
+        return WORKED
+    if gp_team_add(&group.done, n) == end - first:
+        first = first_of(run, call, 0)
+        if gp_team_add(&run.queues[stream].nfinished, 1) == min(run.ngroups, call.ntasks - first):
+            close_call(run, stream, k, thread)
+            advance(run, stream, k + 1, thread)
+    return WORKED
 
 
 cdef Outcome visit(StreamRun *run, int64_t stream, int64_t thread) noexcept nogil:
     """Do what there is to do for a thread on a stream."""
     cdef Queue *queue = &run.queues[stream]
     cdef int64_t place = gp_team_load(&queue.place)
-    cdef int64_t k = place >> TASK_BITS, begin = place & PARKED, n
-    cdef const Call *call
+    cdef int64_t k = place >> TASK_BITS, state = place & PARKED, own = thread // run.group_size, i
     if k == run.firsts[stream + 1] - run.firsts[stream]:
         return ENDED
-    call = &run.calls[run.firsts[stream] + k]
-    if begin == PARKED:
-        if not is_ready(run, call) or not gp_team_cas(&queue.place, place, k << TASK_BITS | call.ntasks):
+    if state == PARKED:
+        if not is_ready(run, &run.calls[run.firsts[stream] + k]):
+            return IDLE
+        if not gp_team_cas(&queue.place, place, k << TASK_BITS | TAKEN):
             return IDLE
         advance(run, stream, k, thread)
         return WORKED
-    n = max(min((call.ntasks - begin) // (SHARES * run.nthreads), piece_of(call.ntasks)), 1)
-    if begin >= call.ntasks or not gp_team_cas(&queue.place, place, place + n):
-        return IDLE
-    if is_stopped(run, run.fn(run.context, call.number, begin, begin + n, thread)):
-        return WORKED
-    if gp_team_add(&queue.done, n) == call.ntasks:
-        queue.done = 0
-        close_call(run, stream, k)
-        advance(run, stream, k + 1, thread)
-    return WORKED
+    for i in range(run.ngroups if state == OPEN else 0):
+        if take_tasks(run, stream, k, (own + i) % run.ngroups, thread) == WORKED:
+            return WORKED
+    return IDLE
 
 
 cdef void work(void *context, int64_t thread) noexcept nogil:
@@ -159,7 +211,7 @@ cdef void work(void *context, int64_t thread) noexcept nogil:
     cdef Outcome outcome = WORKED
     cdef int64_t seen, i, nended
     while gp_team_load(&run.status) == 0 and goes_on(run, thread):
-        seen = gp_team_load(&run.ticks)
+        seen = gp_team_sum(&run.ticks[0].count, run.ngroups)
         nended = 0
         for i in range(run.nstreams):
             outcome = visit(run, (thread + i) % run.nstreams, thread)
@@ -169,7 +221,7 @@ cdef void work(void *context, int64_t thread) noexcept nogil:
         if nended == run.nstreams:
             return
         if outcome != WORKED:
-            gp_team_await(run.team, &run.ticks, seen)
+            gp_team_await(run.team, &run.ticks[0].count, run.ngroups, seen)
 
 
 cdef class StreamLists:
@@ -246,10 +298,12 @@ cdef class StreamLists:
         cdef int64_t stream
         run.calls, run.waits, run.firsts, run.nstreams = self.calls, self.waits, self.firsts, self.nstreams
         run.nthreads, run.fn, run.is_due, run.look = nthreads, fn, is_due, look
-        run.context, run.team = context, team.team
-        run.status = run.ticks = 0
+        run.context, run.team, run.number, run.begin, run.status = context, team.team, number, begin, 0
+        run.group_size = group_size_of(nthreads, min(MAX_GROUPS, MAX_RANGES // max(self.nstreams, 1)))
+        run.ngroups = (nthreads + run.group_size - 1) // run.group_size
+        memset(run.ticks, 0, sizeof(run.ticks))
         for stream in range(self.nstreams):
-            seed(&run, stream, number, begin)
+            seed(&run, stream)
         team.run(nthreads, work, &run)
         return run.status
 
@@ -303,19 +357,18 @@ cdef class StreamLists:
         return f"StreamLists({self.nstreams} streams, {self.ncalls} calls)"
 
 
-cdef void seed(StreamRun *run, int64_t stream, int64_t number, int64_t begin) noexcept nogil:
-    """The state of a stream when all calls before `number` have ended, and the first `begin` tasks of that one."""
+cdef void seed(StreamRun *run, int64_t stream) noexcept nogil:
+    """The state of a stream when all calls before the one that the run begins with have ended, and its first tasks."""
     cdef Queue *queue = &run.queues[stream]
     cdef const Call *calls = run.calls + run.firsts[stream]
     cdef int64_t end = run.firsts[stream + 1] - run.firsts[stream], k = 0
-    while k < end and calls[k].number < number:
+    while k < end and calls[k].number < run.number:
         k += 1
     memset(queue, 0, sizeof(Queue))
     queue.count = k
     queue.place = k << TASK_BITS
-    if k < end and calls[k].number == number and begin > 0:
-        queue.place |= begin
-        queue.done = begin
+    if k < end and calls[k].number == run.number and run.begin > 0:
+        open_call(run, stream, k)
     elif k < end:
         queue.place |= PARKED
 
@@ -379,7 +432,7 @@ def _check(lists):
                         explain(f"call {number} waits for call {count} of stream {stream}",
                                 accepted="a call that is issued before")
                     )
-            if not 0 <= ntasks < PARKED:
+            if not 0 <= ntasks < TAKEN:
                 raise InvalidArgumentError(
-                    explain(f"tasks of call {number}", accepted=f"0 .. {PARKED - 1}", got=ntasks)
+                    explain(f"tasks of call {number}", accepted=f"0 .. {TAKEN - 1}", got=ntasks)
                 )

@@ -9,6 +9,7 @@ from graphpool._kernels.eltwise.eltwise import TASK_SIZE, EltwiseBuilder
 from graphpool._kernels.norm.norm import layer_norm
 from graphpool._kernels.norm.softmax import softmax
 from graphpool.runtime._program import ARENA, FIRST_EXTERNAL, Program
+from graphpool.schedule.control import ListedCall
 
 
 def relu(size):
@@ -92,3 +93,31 @@ def test_more_threads_than_processors_run_each_task_once_and_steps_in_order(thre
             expected[k % 2][:n] += expected[1 - k % 2][0]
         for array, values in zip(arrays, expected, strict=True):
             np.testing.assert_array_equal(array.reshape(300, -1), np.repeat(values[:, None], TASK_SIZE, 1))
+
+
+@pytest.mark.parametrize("threads", [2, 8, 9, 40, 130])
+def test_more_threads_than_processors_run_each_task_of_streams_once_and_in_order(threads):
+    """Streams 0 and 1 read one another's arrays, 2 and 3 have two each: numbers tell what ran, and when."""
+    tasks = [300, 17, 2, 64, 1, 150, 3, 0, 40, 9, 33, 128, 2, 70, 1, 20, 300, 5, 16, 8]
+    arrays = [np.ones(300 * TASK_SIZE, np.float32) for _ in range(6)]
+    steps, lists, ends = [], [[] for _ in range(4)], []
+    for k, n in enumerate(tasks):
+        stream, others = k % 4, lists[1 - k % 4] if k % 4 < 2 else []
+        pair = (0, 1) if stream < 2 else (stream, stream + 2)
+        to = stream if stream < 2 else len(lists[stream]) % 2
+        ends.append((pair[to], pair[1 - to]))
+        steps.append((add_first(n * TASK_SIZE), [(2 + end, 0) for end in ends[k]]))
+        lists[stream].append(ListedCall((k,), ((1 - stream, len(others)),) if others else (), stream < 2))
+    program = Program(steps, 0, len(arrays), threads=threads, streams=lists)
+    team = Team(threads)
+    for repeat in range(6):
+        program.trials = 0 if repeat % 2 else 1  # from the start, and from a task within a step
+        for array in arrays:
+            array[:] = 1
+        program.time_runs([0, 0, *[array.ctypes.data for array in arrays]], team, 1)
+        expected = [np.ones(300) for _ in arrays]  # of each task
+        for (to, source), n in zip(ends, tasks, strict=True):
+            expected[to][:n] += expected[source][0]
+        for array, values in zip(arrays, expected, strict=True):
+            np.testing.assert_array_equal(array.reshape(300, -1), np.repeat(values[:, None], TASK_SIZE, 1))
+    team.close()

@@ -10,9 +10,9 @@ cdef extern from "core/gp_team.h" nogil:
     int64_t gp_team_load(int64_t *p)
     void gp_team_store(int64_t *p, int64_t v)
     int64_t gp_team_add(int64_t *p, int64_t v)
-    void gp_team_store(int64_t *p, int64_t v)
+    int64_t gp_team_sum(int64_t *words, int64_t n)
     bint gp_team_cas(int64_t *p, int64_t expected, int64_t desired)
-    void gp_team_await(gp_team *team, int64_t *word, int64_t value)
+    void gp_team_await(gp_team *team, int64_t *words, int64_t n, int64_t value)
     void gp_team_announce(gp_team *team)
 
 

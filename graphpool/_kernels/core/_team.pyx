@@ -159,7 +159,7 @@ cdef void answer(void *context, int64_t thread) noexcept nogil:
     if absent == 0:
         gp_team_announce(call.team)
     while absent != 0:
-        gp_team_await(call.team, &call.absent, absent)
+        gp_team_await(call.team, &call.absent, 1, absent)
         absent = gp_team_load(&call.absent)
 
 

@@ -103,24 +103,32 @@ static inline void gp_gate_notify(gp_gate *gate) {
     pthread_mutex_unlock(&gate->mutex);
 }
 
-/* Look at a word for spin_ns; whether it stopped being `value`. The clock is read once in 16 looks. */
-static inline int gp_spin_while(int64_t *word, int64_t value, int64_t spin_ns) {
+/* What `n` words add up to, each at the head of GP_TEAM_ALIGNMENT bytes of its own. Where they only grow, it is another
+ * sum as soon as one has. */
+static inline int64_t gp_team_sum(int64_t *words, int64_t n) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += gp_team_load(words + i * (GP_TEAM_ALIGNMENT / (int64_t)sizeof(int64_t)));
+    return sum;
+}
+
+/* Look at words for spin_ns; whether their sum stopped being `value`. The clock is read once in 16 looks. */
+static inline int gp_spin_while(int64_t *words, int64_t n, int64_t value, int64_t spin_ns) {
     int64_t until = spin_ns > 0 ? gp_clock_ns() + spin_ns : 0;
     do {
         for (int i = 0; i < 16; i++) {
-            if (gp_team_load(word) != value) return 1;
+            if (gp_team_sum(words, n) != value) return 1;
             gp_pause();
         }
     } while (until != 0 && gp_clock_ns() < until);
     return 0;
 }
 
-/* Return when `word` is not `value`. */
-static inline void gp_wait_while(gp_gate *gate, int64_t *word, int64_t value, int64_t spin_ns) {
-    if (gp_spin_while(word, value, spin_ns)) return;
+/* Return when the sum of `n` words is not `value`. */
+static inline void gp_wait_while(gp_gate *gate, int64_t *words, int64_t n, int64_t value, int64_t spin_ns) {
+    if (gp_spin_while(words, n, value, spin_ns)) return;
     gp_team_add(&gate->sleepers, 1);
     pthread_mutex_lock(&gate->mutex);
-    while (gp_team_load(word) == value) pthread_cond_wait(&gate->changed, &gate->mutex);
+    while (gp_team_sum(words, n) == value) pthread_cond_wait(&gate->changed, &gate->mutex);
     pthread_mutex_unlock(&gate->mutex);
     gp_team_add(&gate->sleepers, -1);
 }
@@ -148,7 +156,7 @@ static inline void *gp_thread_main(void *argument) {
     gp_team *team = me->team;
     gp_thread_name(me->number);
     for (;;) {
-        gp_wait_while(&me->gate, &me->order, GP_IDLE, team->spin_ns);
+        gp_wait_while(&me->gate, &me->order, 1, GP_IDLE, team->spin_ns);
         if (gp_team_load(&me->order) == GP_STOPPED) return NULL;
         if (!gp_team_cas(&me->order, GP_OFFERED, GP_RUNNING)) continue;  /* called off */
         gp_team_wake(team);
@@ -232,12 +240,12 @@ static inline void gp_team_run(gp_team *team, int64_t nthreads, gp_region_fn fn,
     fn(context, 0);
     for (int64_t i = 1; i < nthreads; i++)
         if (!gp_team_cas(&team->threads[i].order, GP_OFFERED, GP_IDLE))
-            gp_wait_while(&team->turn, &team->threads[i].order, GP_RUNNING, team->spin_ns);
+            gp_wait_while(&team->turn, &team->threads[i].order, 1, GP_RUNNING, team->spin_ns);
 }
 
-/* Wait within a region until `word`, which a thread changes and then calls gp_team_announce, is not `value`. */
-static inline void gp_team_await(gp_team *team, int64_t *word, int64_t value) {
-    gp_wait_while(&team->turn, word, value, team->spin_ns);
+/* Wait within a region until the sum of `n` words, which threads change and then call gp_team_announce, is not `value`. */
+static inline void gp_team_await(gp_team *team, int64_t *words, int64_t n, int64_t value) {
+    gp_wait_while(&team->turn, words, n, value, team->spin_ns);
 }
 
 static inline void gp_team_announce(gp_team *team) { gp_gate_notify(&team->turn); }

@@ -23,7 +23,7 @@ static void run_thread(void *context, int64_t thread) {
         int64_t begin = place & (((int64_t)1 << TASK_BITS) - 1), n = r->ntasks - begin;
         if (step == r->nsteps) return;
         if (n == 0) {
-            gp_team_await(r->team, &r->place, place);
+            gp_team_await(r->team, &r->place, 1, place);
             continue;
         }
         n = n > 4 ? n / 4 : 1;
