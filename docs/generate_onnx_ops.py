@@ -17,6 +17,7 @@ from onnx import defs
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference.ops import aionnx_preview_training, aionnxml, load_op
 
+from graphpool.onnx.host_ops import RANDOM
 from graphpool.onnx.host_texts import BY_DOMAIN as TEXTS
 from graphpool.onnx.inline import CONTROL_FLOW
 from graphpool.onnx.ops import BY_DOMAIN
@@ -92,7 +93,8 @@ def _runs(schema: defs.OpSchema) -> str:
         return "its parts"
     if not schema.domain and schema.name in CONTROL_FLOW:
         return "control flow"
-    return "host" if _has_evaluator(schema.domain, schema.name) else "refused"
+    is_drawn = not schema.domain and schema.name in RANDOM
+    return "host" if is_drawn or _has_evaluator(schema.domain, schema.name) else "refused"
 
 
 def _rows(domain: str, counts: dict[tuple[str, str], Counter[str]]) -> Iterator[str]:

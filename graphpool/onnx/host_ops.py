@@ -308,6 +308,41 @@ def _bernoulli(generator: np.random.Generator, attrs: Mapping[str, Any], like: A
     return np.asarray(generator.random(like.shape) < like)
 
 
+class _Multinomial(_Random):
+    """Numbers of classes, drawn by logarithms of their weights; one row is worked on at a time."""
+
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        """The numbers."""
+        [like] = self._get(inputs)
+        return [_classes(self._generator, self._attrs, like, self._wanted or np.dtype(np.int32))]
+
+    def bound(self, inputs: Sequence[ValueBound | None], outputs: Any) -> HostNeed | None:
+        """As `HostFunction.bound`."""
+        shape, count = getattr(inputs[0], "shape", None), self._attrs.get("sample_size", 1)
+        if shape is None:
+            return None
+        drawn = ValueBound.of_array((shape[0], count), np.dtype(self._wanted or np.int32).itemsize)
+        return HostNeed([drawn], drawn.nbytes + 8 * (4 * shape[1] + 4 * count) + _SMALL_NBYTES)
+
+
+def _classes(generator: np.random.Generator, attrs: Mapping[str, Any], like: Any, dtype: Any) -> Any:
+    found = np.empty((len(like), attrs.get("sample_size", 1)), dtype)
+    for row, logarithms in zip(found, like, strict=True):
+        weights = logarithms.astype(np.float64)
+        weights -= weights.max()
+        ends = np.exp(weights, out=weights).cumsum()
+        if not ends[-1] > 0:  # a weight that is no number, or none above 0
+            raise ValueError("weights of classes that are no numbers, or all zero")
+        places = ends.searchsorted(generator.random(row.size) * ends[-1], "right")
+        last = np.flatnonzero(weights)[-1]  # to which belongs what is rounded to the end
+        np.minimum(places, last, out=row, casting="same_kind")
+    return found
+
+
+def _multinomial(node: Node, places: Sequence[int | None], known: Mapping[str, Any], opsets: Any) -> Any:
+    return _Multinomial(_classes, node, places, known, opsets) if node.attrs.get("sample_size", 1) > 0 else None
+
+
 SEARCHES: dict[str, Any] = {
     **SEQUENCES,
     "Constant": _constant,
@@ -315,6 +350,7 @@ SEARCHES: dict[str, Any] = {
     **dict.fromkeys(("Shape", "Size"), _measure),
     "Unique": _Unique,
     "Bernoulli": partial(_Random, _bernoulli),
+    "Multinomial": _multinomial,
     **dict.fromkeys(("RandomNormal", "RandomNormalLike"), partial(_Random, _normal)),
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), partial(_Random, _uniform)),
 }

@@ -147,6 +147,28 @@ def test_names_of_interpolations_of_old_opsets(old, new):
     np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.parametrize(("attributes", "dtype"), [({}, "int32"), ({"dtype": TensorProto.INT64, "seed": 2.0}, "int64")])
+def test_classes_are_drawn_by_their_weights(attributes, dtype):
+    weights = np.array([[0.1, 0.2, 0.7, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 1]])
+    with np.errstate(divide="ignore"):
+        x = np.log(weights * [[1], [1e30], [1e-30]]).astype("float32")
+    node = helper.make_node("Multinomial", ["x"], ["y"], sample_size=20000, **attributes)
+    port = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])
+    graph = helper.make_graph([node], "g", [port], [ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        first, second = (loaded.run({"x": x})["y"] for _ in range(2))
+        with pytest.raises(gp.BackendError, match=r"Multinomial.*no numbers, or all zero"):
+            loaded.run({"x": np.full_like(x, np.nan)})
+    assert (first.dtype, first.shape) == (np.dtype(dtype), (3, 20000))
+    shares = [np.bincount(row, minlength=4) / 20000 for row in first]
+    np.testing.assert_allclose(shares, weights, atol=0.02)
+    assert not np.array_equal(first, second)
+    with gp.onnx.load(model) as one, gp.onnx.load(model) as other:
+        again = [loaded.run({"x": x})["y"] for loaded in (one, other)]
+    assert np.array_equal(*again) == ("seed" in attributes)
+
+
 @pytest.mark.parametrize(("kind", "attributes", "mean", "spread"), [
     ("RandomNormal", {"mean": 3.0, "scale": 2.0, "shape": [400, 500]}, 3, 2),
     ("RandomNormalLike", {"mean": -1.0, "dtype": TensorProto.DOUBLE}, -1, 1),

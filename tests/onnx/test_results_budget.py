@@ -156,6 +156,18 @@ def test_random_numbers_are_predicted(op):
         assert predicted == model.engine.budget.peak
 
 
+def test_classes_that_are_drawn_are_predicted():
+    node = helper.make_node("Multinomial", ["x"], ["y"], sample_size=500)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 96])
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, [64, 500])
+    proto = helper.make_model(helper.make_graph([node], "tiny", [x], [y]), ir_version=8,
+                              opset_imports=[helper.make_opsetid("", 17)])  # fmt: skip
+    with gp.onnx.load(proto) as model:
+        predicted = int(model.predict_peak())
+        assert model.run({"x": X[:64, :96]})["y"].nbytes < predicted
+        assert predicted == model.engine.budget.peak
+
+
 def test_a_sequence_of_copies_is_predicted():
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 96])
     y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
