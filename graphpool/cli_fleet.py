@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import graphpool as gp
 
 from . import fleet
 from .cli_serve import ModelLoader, add_queue_options, model_names
+from .csv_rows import read_rows
 from .errors import InvalidArgumentError, brief, explain
 from .runtime.threads import available_threads
 
@@ -142,7 +142,7 @@ def _read_times(path: str, names: list[str]) -> dict[str, fleet.ServiceTimes]:
     try:
         found = json.loads(Path(path).read_text())
         seconds = {name: {int(rows): times for rows, times in found[name].items()} for name in found}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         accepted = '{"MODEL": {"1": 0.01, "8": [0.03, 0.04]}}, in seconds by rows'
         raise InvalidArgumentError(explain(f"--times {path}", accepted=accepted, got=brief(error))) from error
     unknown = next((name for name in seconds if name not in names), None)
@@ -154,15 +154,13 @@ def _read_times(path: str, names: list[str]) -> dict[str, fleet.ServiceTimes]:
 def _read_trace(path: str, names: list[str]) -> Arrivals:
     """Requests by model, in the order of their arrival."""
     found: dict[str, list[tuple[float, int]]] = {name: [] for name in names}
-    with Path(path).open(newline="") as file:
-        for number, row in enumerate(csv.DictReader(file), 2):
-            try:
-                time_s, nrows = float(row["time_s"]), int(row.get("rows") or 1)
-                found[row["model"]].append((time_s, nrows))
-            except (KeyError, TypeError, ValueError) as error:
-                accepted = f"the columns time_s, model ({', '.join(names)}), and rows or not"
-                message = explain(f"{path}, line {number}", accepted=accepted, got=brief(row))
-                raise InvalidArgumentError(message) from error
+    for where, row in read_rows(path, ("time_s", "model")):
+        try:
+            time_s, nrows = float(row["time_s"] or ""), int(row.get("rows") or 1)
+            found[row["model"] or ""].append((time_s, nrows))
+        except (KeyError, ValueError) as error:
+            accepted = f"the columns time_s, model ({', '.join(names)}), and rows or not"
+            raise InvalidArgumentError(explain(where, accepted=accepted, got=brief(row))) from error
     missing = next((name for name in names if not found[name]), None)
     if missing is not None:
         raise InvalidArgumentError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import zlib
 from pathlib import Path
@@ -17,6 +18,7 @@ from .errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeErro
 from .graph.dumps.apply_knobs import unknown_ids
 from .graph.dumps.json import read_graph
 from .graph.dumps.knobs import KNOBS, expand_knobs, parse_knobs
+from .mapped_file import open_regular
 from .typing import DataType
 
 if TYPE_CHECKING:
@@ -152,7 +154,10 @@ def _forget(tensors: dict[int, gp.Tensor], done: Sequence[gp.Partition], coming:
 def read_inputs(path: str) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of an .npz file; InvalidArgumentError where it is none, or cannot be read."""
     try:
-        with Path(path).open("rb") as file, np.lib.npyio.NpzFile(file) as arrays:  # `np.load` takes other files
+        with (
+            os.fdopen(open_regular(path), "rb") as file,
+            np.lib.npyio.NpzFile(file) as arrays,
+        ):  # `np.load` takes other files
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, TypeError, EOFError, KeyError, MemoryError, RuntimeError, *_ARCHIVE_ERRORS) as error:
         raise InvalidArgumentError(explain(f"cannot read {path}", accepted="an .npz file", got=error)) from error

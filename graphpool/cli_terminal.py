@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 import tempfile
 import threading
@@ -50,9 +51,12 @@ def written(path: str) -> Iterator[str]:
 
     Devices and pipes are written as they are. Raises OSError at the begin where the folder cannot be written.
     """
-    if Path(path).is_dir():
+    mode = stat.S_IFREG
+    with suppress(FileNotFoundError):
+        mode = Path(path).stat().st_mode  # raises for links that lead to one another
+    if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if Path(path).exists() and not Path(path).is_file():
+    if not stat.S_ISREG(mode):
         yield path
         return
     target = Path(path).resolve()  # of a link, which stays

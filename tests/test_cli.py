@@ -1,6 +1,7 @@
 """The command, run as a user runs it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -255,11 +256,13 @@ def test_errors_of_knobs_say_what_to_do(capsys, graph_file, options, message):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04 cut", "npy", "text", "complex", "record"])
+@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04 cut", "pipe", "npy", "text", "complex", "record"])
 def test_inputs_that_cannot_be_read(capsys, graph_file, tmp_path, content):
     path = tmp_path / "in.npz"
     if isinstance(content, bytes):
         path.write_bytes(content)
+    elif content == "pipe":
+        os.mkfifo(path)
     elif content == "npy":
         with path.open("wb") as file:
             np.save(file, np.ones(3))

@@ -141,6 +141,14 @@ def test_links_stay_and_devices_are_written(tmp_path: Path) -> None:
     assert json.loads(done.stderr)["traceEvents"]
 
 
+def test_links_that_lead_to_one_another_are_an_error(capsys: Any, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(link)
+    assert cli.main(["trace", CNN, "--shape", "batch=1", "--out", str(link)]) == 2
+    assert "Too many levels of symbolic links" in capsys.readouterr().err
+    assert link.is_symlink()
+
+
 def shown(arguments: list[str], **environment: str) -> str:
     """What the command prints on a terminal."""
     master, slave = pty.openpty()

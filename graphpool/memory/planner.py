@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass, replace
+from graphpool.csv_rows import read_rows
 from graphpool.errors import InvalidArgumentError, brief, check_choice, explain
 
 from ._check import out_of_memory
@@ -528,19 +529,7 @@ def read_csv(path: str | Path) -> list[BufferInfo]:
     InvalidArgumentError
         The file is no CSV in UTF-8, a column is missing, or a value is no number; the message names the line.
     """
-    import csv
-
-    with Path(path).open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
-        try:
-            missing = [name for name in _REQUIRED if name not in (rows.fieldnames or ())]
-            if missing:
-                got = brief(rows.fieldnames)
-                raise InvalidArgumentError(explain(f"{path} lacks columns", accepted=", ".join(_REQUIRED), got=got))
-            return [_parse(row, f"{path}, line {rows.line_num}") for row in rows]
-        except (csv.Error, UnicodeDecodeError) as error:
-            where = f"{path}, behind line {rows.line_num}"
-            raise InvalidArgumentError(explain(where, accepted="CSV in UTF-8", got=error)) from error
+    return [_parse(row, where) for where, row in read_rows(path, _REQUIRED)]
 
 
 def write_csv(path: str | Path, buffers: Iterable[BufferInfo], plan: MemoryPlan | None = None) -> None:

@@ -60,6 +60,33 @@ def test_too_few_places_are_told(capsys, times):
     assert "refused (%)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"a,b\n1,2\n", "lacks columns; accepted: time_s, model; got: ['a', 'b']"),
+        (b"", "lacks columns"),
+        (b"\xff\xfe", "accepted: CSV in UTF-8"),
+        (b"time_s,model\nsoon,digits_cnn\n", "line 2; accepted: the columns time_s, model (digits_cnn"),
+        (b"time_s,model\n1\n", "line 2; accepted: the columns time_s, model (digits_cnn"),
+        (b"time_s,model\nnan,digits_cnn\n1,digits_transformer\n", "accepted: ascending seconds"),
+    ],
+)
+def test_traces_that_are_none(capsys, tmp_path, times, content, words):
+    trace = tmp_path / "trace.csv"
+    trace.write_bytes(content)
+    given = ["--trace", str(trace), "--rates", "1,1", "--machine", "64GiB:8"]
+    assert cli.main([*BOTH, *JOINED, *times, *given]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_times_that_are_none(capsys, tmp_path):
+    path = tmp_path / "times.json"
+    for text in ("[" * 100_000, '{"digits_cnn": 1}', "\udc80"):
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        assert cli.main([*BOTH, "--times", str(path), "--rates", "1,1", "--machine", "64GiB:8"]) == 2
+        assert "in seconds by rows" in capsys.readouterr().err
+
+
 def test_rates_and_requests_of_a_trace(capsys, tmp_path, times):
     trace = tmp_path / "trace.csv"
     lines = [f"{k / 100},{Path(MODELS[k % 2]).stem},{1 + k % 3}" for k in range(1, 201)]

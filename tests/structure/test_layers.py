@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 LEAVES = {
     "_atomic", "_backend_loader", "_collection", "_dataclasses", "_finalizing", "_lazy", "_size_bounds",
-    "_size_program", "_size_records", "_sizes", "_unraisable", "_version", "config", "drawing", "errors", "fork",
-    "limits", "log", "mapped_file", "notebook", "spans", "typing",
+    "_size_program", "_size_records", "_sizes", "_unraisable", "_version", "config", "csv_rows", "drawing", "errors",
+    "fork", "limits", "log", "mapped_file", "notebook", "spans", "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "config": {"_dataclasses", "errors"},
     "log": {"config"},
     "spans": {"errors", "fork"},
+    "csv_rows": {"errors"},
     "mapped_file": {"errors"},
     **dict.fromkeys(ISLANDS, LEAVES),
     "runtime": LEAVES | ISLANDS,
