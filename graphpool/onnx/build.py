@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -20,7 +20,7 @@ from graphpool.runtime.nibbles import Nibbles
 from graphpool.runtime.packed_weight import PackedWeight
 from graphpool.typing import DataType, PropertyType
 
-from .shape_values import ShapeArray
+from .shape_values import ShapeArray, shape_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -386,6 +386,23 @@ class NodeView:
             self.refuse("shapes that do not broadcast")
         return shape
 
+    def count(self, number: int, dtype: DataType = DataType.S64) -> Value:
+        """A whole number that may vary as data: a vector of one."""
+        return self.cast(Value(content=shape_array([number])), dtype)
+
+    def multiples(self, count: int, *factors: int, behind: int = 0) -> Value:
+        """So many multiples of the product of factors, from 0 on, as s64; all of these may vary.
+
+        Along an axis with so many axes of one element behind it.
+        """
+        if not any(map(is_variable, (count, *factors))):
+            row = np.arange(count).reshape(-1, *[1] * behind)
+            return self.builder.literal(row * prod(factors), DataType.S64)
+        numbers = self.cast(self.builder.numbers(0, count, behind=behind), DataType.S64)
+        for factor in factors:  # one by one: the product may be too large to vary
+            numbers = self.emit("Multiply", numbers, self.count(factor))
+        return numbers
+
     def vector(self, value: Value) -> Value:
         """A known scalar as a vector of one; itself otherwise."""
         return value if value.shape else self.builder.literal(np.asarray(value.content).reshape(1), value.dtype)
@@ -398,7 +415,7 @@ class NodeView:
         """The value in another type; itself when it has that type."""
         if value.dtype is dtype:
             return value
-        if value.is_known:
+        if value.is_known and not isinstance(value.content, ShapeArray):
             self.require(dtype.bits >= 8, "a type of less than 8 bits")
             [content] = evaluate("TypeCast", [value.plain_content], attrs, [OutputSpec(dtype)])
             return self.builder.literal(content, dtype)

@@ -47,7 +47,7 @@ _DECIDING_PORTS = {
         "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
     ), (1, None)),
     "ConstantOfShape": (0, None), "Range": (0, None), "Col2Im": (1, 3), "GroupQueryAttention": (6, 7),
-    "DFT": (1, None), "STFT": (1, None),
+    "DFT": (1, None), "STFT": (1, None), "MaxUnpool": (2, 3),
 }  # fmt: skip
 
 _COMPUTED_LATE = frozenset({

@@ -55,7 +55,7 @@ class DynamicModel:
         ]
         tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in self.constants.items()]
         graph = helper.make_graph(self.nodes, "dynamic", infos, results, tensors)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
     def load(self, engine: gp.Engine, sizes: Mapping[str, int] | None = None, **options: Any) -> Any:
         """The loaded model."""

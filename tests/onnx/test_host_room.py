@@ -12,8 +12,11 @@ import graphpool as gp
 
 node = helper.make_node
 RNG = np.random.default_rng(5)
-FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
-ELEM = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64, np.dtype(bool): TensorProto.BOOL, np.dtype("O"): STRING}
+FLOAT, DOUBLE, INT64, STRING = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
+ELEM = {
+    np.dtype(np.float32): FLOAT, np.dtype(np.float64): DOUBLE, np.dtype(np.int64): INT64, np.dtype("O"): STRING,
+    np.dtype(bool): TensorProto.BOOL,
+}  # fmt: skip
 WORDS = np.array(["".join(RNG.choice(list("abcdefgh"), 12)) for _ in range(900)], object)
 MATRIX = RNG.standard_normal((60, 70)).astype(np.float32)
 KEYS = sorted(set(WORDS.tolist()))
@@ -58,6 +61,10 @@ CASES = {
         {"x": RNG.standard_normal((1, 400)).astype(np.float32)}, FLOAT),
     "det": ([node("Det", ["x"], ["y"])], {"x": RNG.standard_normal((300, 7, 7)).astype(np.float32)}, FLOAT),
     "grid": ([GRID], {"x": MATRIX[:1, :6].reshape(1, 2, 3), "n": np.array([1, 3, 50, 80])}, FLOAT),
+    "grid of f64": (
+        [GRID], {"x": MATRIX[:1, :6].reshape(1, 2, 3).astype(float), "n": np.array([1, 3, 50, 80])}, DOUBLE),
+    "volumes of f64": (
+        [GRID], {"x": MATRIX[:2, :12].reshape(2, 3, 4).astype(float), "n": np.array([2, 3, 20, 30, 9])}, DOUBLE),
     "grids": ([GRID], {"x": MATRIX[:4, :6].reshape(4, 2, 3), "n": np.array([4, 3, 50, 80])}, FLOAT),
     "volumes": ([GRID], {"x": MATRIX[:1, :12].reshape(1, 3, 4), "n": np.array([1, 3, 20, 30, 9])}, FLOAT),
     "unpool": (

@@ -125,6 +125,39 @@ def blocks():
     return DynamicModel(nodes, inputs, {"y": 4}, {"block": np.array([2, 2])}, {"n": (1, 9), "m": (1, 40)})
 
 
+def window_node(kind, reads="y", **attrs):
+    """A node whose windows slide over images of any height and width, or of any number of channels."""
+    nodes = [Node(kind, ["x"], ["y", "z"] if reads == "z" else ["y"], **attrs), Node("Cast", [reads], ["found"], to=1)]
+    return DynamicModel(nodes, {"x": ("f", "n", "n", 7, "m + 3")}, {"found": 4}, {}, {"n": (1, 9), "m": (1, 40)})
+
+
+PADDED = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 0, 1], "dilations": [2, 2]}
+
+
+def unpooled():
+    nodes = [
+        Node("MaxPool", ["x"], ["most", "places"], kernel_shape=[2, 2], strides=[2, 2]),
+        Node("MaxUnpool", ["most", "places"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    return DynamicModel(nodes, {"x": ("f", 2, 3, "2 * n", "2 * m")}, {"y": 4}, {}, {"n": (1, 9), "m": (1, 40)})
+
+
+def grid_of_another(is_aligned):
+    """The grid for images of another input's size."""
+    nodes = [Node("Shape", ["x"], ["size"]), Node("AffineGrid", ["theta", "size"], ["y"], align_corners=is_aligned)]
+    inputs = {"x": ("f", 2, 3, "n", "m"), "theta": ("f", 2, 2, 3)}
+    return DynamicModel(nodes, inputs, {"y": 4}, {}, {"n": (1, 9), "m": (1, 40)})
+
+
+def moved_taps():
+    nodes = [Node("DeformConv", ["x", "w", "offset", "b", "mask"], ["y"], group=2, offset_group=2, pads=[1, 1, 1, 1])]
+    space = "n + 2", "m + 2"
+    inputs = {"x": ("f", 2, 4, *space), "offset": ("f", 2, 36, *space), "mask": ("f", 2, 18, *space)}
+    rng = np.random.default_rng(0)
+    constants = {"w": rng.normal(size=(6, 2, 3, 3)).astype(np.float32), "b": np.arange(6, dtype=np.float32)}
+    return DynamicModel(nodes, inputs, {"y": 4}, constants, {"n": (1, 9), "m": (1, 40)})
+
+
 @pytest.mark.parametrize(
     ("case", "most"),
     [
@@ -135,6 +168,15 @@ def blocks():
         (one_hot(0), 1),
         (node_of("Hardmax"), 1),
         *((node_of("EyeLike", k=k), 2) for k in (0, 2, -3)),
+        *((window_node("MaxPool", "z", **PADDED, storage_order=order), 2) for order in (0, 1)),
+        (window_node("MaxPool", "z", kernel_shape=[3, 3], strides=[1, 2], auto_pad="SAME_LOWER"), 2),
+        (window_node("AveragePool", **PADDED), 3),
+        (window_node("AveragePool", **PADDED, count_include_pad=1, ceil_mode=1), 3),
+        (window_node("LpPool", kernel_shape=[3, 3], pads=[1, 1, 1, 1]), 3),
+        (unpooled(), 3),
+        (grid_of_another(0), 4),
+        (grid_of_another(1), 4),
+        (moved_taps(), 4),
     ],
     ids=[
         "OneHot",
@@ -146,21 +188,34 @@ def blocks():
         "EyeLike",
         "EyeLike above",
         "EyeLike below",
+        "places of maxima",
+        "places of maxima by columns",
+        "places of maxima, as many",
+        "AveragePool with gaps",
+        "AveragePool with pads",
+        "LpPool",
+        "MaxUnpool",
+        "AffineGrid",
+        "AffineGrid aligned",
+        "DeformConv",
     ],
 )
 def test_few_compilations_serve_all_sizes(engine, case, most):
-    """One, and one more where a matrix may be square, and for a task of its own where an image is small."""
+    """One, and others where a matrix is square, sizes are equal by chance, or an image is small enough for one task."""
     rng = np.random.default_rng(4)
+
+    def check(model, sizes):
+        arrays = case.arrays(sizes, rng)
+        with case.load(engine, sizes) as fixed:
+            [found], [wanted] = model.run(arrays).values(), fixed.run(arrays).values()
+        np.testing.assert_array_equal(found, wanted)
+
     with case.load(engine) as model:
         for sizes in [{"n": 3, "m": 5}, *({"n": n, "m": m} for n in (2, 7) for m in (2, 3, 4, 17))]:
-            arrays = case.arrays(sizes, rng)
-            with case.load(engine, sizes) as fixed:
-                np.testing.assert_array_equal(model.run(arrays)["y"], fixed.run(arrays)["y"])
+            check(model, sizes)
         assert model.stats().compilations <= most
         for sizes in ({"n": 1, "m": 1}, {"n": 1, "m": 6}, {"n": 4, "m": 1}):
-            arrays = case.arrays(sizes, rng)
-            with case.load(engine, sizes) as fixed:
-                np.testing.assert_array_equal(model.run(arrays)["y"], fixed.run(arrays)["y"])
+            check(model, sizes)
 
 
 def count_frames():

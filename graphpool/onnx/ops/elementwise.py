@@ -121,7 +121,7 @@ def _dropout(n: NodeView) -> list[Value]:
     if n.used_outputs < 2:
         return [n[0]]
     mask_type = DataType.BOOLEAN if n.opset >= 10 else n[0].dtype
-    return [n[0], n.builder.literal(np.ones(n[0].shape), mask_type)]
+    return [n[0], n.cast(n.builder.full(1.0, n[0].shape), mask_type)]
 
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {

@@ -1,4 +1,4 @@
-"""Fourier transforms of known length, as products with their matrices: DFT, and STFT as a convolution with them."""
+"""Fourier transforms as products with their matrices: DFT, and STFT of known length as a convolution with them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._sizes import is_variable, least
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -39,23 +40,45 @@ def _dft(n: NodeView) -> Value:
         axis = int(n.known(2).reshape(())) if n.has(2) else -2
     n.require(-rank <= axis < rank and axis % rank != rank - 1, "another axis")
     axis %= rank
-    size, nparts = int(x.shape[axis]), int(x.shape[-1])
-    length = int(n.known(1).reshape(())) if n.has(1) else size
+    size, nparts = x.shape[axis], int(x.shape[-1])
+    [length] = n.ints("", 1) or [size]
     n.require(length > 0, "a transform of nothing")
     nbins = length // 2 + 1 if is_onesided else length
-    waves = _waves(n, length, nbins)[:size]
-    parts = np.stack([np.stack([waves.real, waves.imag], -1), np.stack([-waves.imag, waves.real], -1)], 1)[:, :nparts]
-    weights = parts.reshape(-1, 2 * nbins)  # times and parts, bins and parts
+    ntimes = least(size, length)
 
     order = [*(k for k in range(rank - 1) if k != axis), axis, rank - 1]
     rows = n.emit("StaticTranspose", x, order=order) if order != list(range(rank)) else x
     others = [rows.shape[k] for k in range(rank - 2)]
-    if length < size:
-        rows = n.emit("Slice", rows, starts=[0], ends=[length], axes=[rank - 2])
-    flat = n.reshape(rows, (prod(others), min(size, length) * nparts))
-    found = n.reshape(n.emit("MatMul", flat, n.literal(weights, x)), (*others, nbins, 2))
+    if ntimes is not size:
+        rows = n.emit("Slice", rows, starts=[0], ends=[ntimes], axes=[rank - 2])
+    flat = n.reshape(rows, (prod(others), ntimes * nparts))
+    find = _varying_weights if any(map(is_variable, (length, ntimes))) else _known_weights
+    found = n.reshape(n.emit("MatMul", flat, find(n, length, nbins, ntimes, nparts)), (*others, nbins, 2))
     back = [order.index(k) for k in range(rank)]
     return n.emit("StaticTranspose", found, order=back) if back != list(range(rank)) else found
+
+
+def _known_weights(n: NodeView, length: int, nbins: int, ntimes: int, nparts: int) -> Value:
+    """A matrix whose rows are times and parts, and whose columns are bins and parts."""
+    waves = _waves(n, length, nbins)[:ntimes]
+    parts = np.stack([np.stack([waves.real, waves.imag], -1), np.stack([-waves.imag, waves.real], -1)], 1)[:, :nparts]
+    return n.literal(parts.reshape(-1, 2 * nbins), n[0])
+
+
+def _varying_weights(n: NodeView, length: int, nbins: int, ntimes: int, nparts: int) -> Value:
+    """As `_known_weights`, for lengths that vary: turns are whole numbers that f32 holds, less than half a one away."""
+    n.require(length * nbins <= _MOST_WAVES, f"a transform of length {length}")
+    times, bins = (n.cast(row, DataType.F32) for row in (
+        n.builder.numbers(0, ntimes, behind=1), n.builder.numbers(0, nbins)))  # fmt: skip
+    whole, turns = n.count(length, DataType.F32), n.emit("Multiply", times, bins)
+    rounds = n.emit("Round", n.emit("Divide", turns, whole))
+    turns = n.emit("Divide", n.emit("Subtract", turns, n.emit("Multiply", rounds, whole)), whole)
+    angles = n.emit("Multiply", turns, n.literal(-2 * np.pi, turns))
+    real, imag = (n.reshape(n.emit(kind, angles), (ntimes, 1, nbins, 1)) for kind in ("Cos", "Sin"))
+    parts = [n.join([real, imag], 3)]
+    if nparts == 2:
+        parts.append(n.join([n.emit("Multiply", imag, n.literal(-1.0, imag)), real], 3))
+    return n.cast(n.reshape(n.join(parts, 1), (ntimes * nparts, 2 * nbins)), n[0].dtype)
 
 
 def _stft(n: NodeView) -> Value:

@@ -15,14 +15,12 @@ import numpy as np
 
 from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import is_variable
-from graphpool.onnx.build import Value
-from graphpool.onnx.shape_values import shape_array
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphpool.onnx.build import NodeView
+    from graphpool.onnx.build import NodeView, Value
 
 _MOST_PARTS = 1 << 6
 """Of the fraction that a scale is, so that sizes times it are exact in f32, too."""
@@ -289,9 +287,9 @@ def _indices(n: NodeView, axis: _Axis, options: _Options) -> Value:
     is_floor = axis.given is None and (options.coordinates, options.nearest_mode) == ("asymmetric", "floor")
     if not is_floor or not _varies(axis):
         return n.builder.literal(options.indices(axis), DataType.S64)
-    sizes = [n.emit_several("TypeCast", [DataType.F32], _count(size))[0] for size in (axis.target, axis.size)]
+    sizes = [n.count(size, DataType.F32) for size in (axis.target, axis.size)]
     places = n.emit("Divide", n.cast(n.builder.positions(axis.target), DataType.F32), n.emit("Divide", *sizes))
-    return n.emit("Minimum", n.cast(places, DataType.S64), _count(axis.size - 1))
+    return n.emit("Minimum", n.cast(places, DataType.S64), n.count(axis.size - 1))
 
 
 def _along_axes_weighted(n: NodeView, axes: Sequence[_Axis], options: _Options) -> Value:
@@ -330,29 +328,24 @@ def _weigh_neighbours(n: NodeView, value: Value, axis: _Axis, options: _Options)
     size, target = axis.size, axis.target
     row = n.cast(n.builder.positions(target), DataType.S64)
     if options.coordinates == "asymmetric":
-        above, below = n.emit("Multiply", row, _count(size)), target
+        above, below = n.emit("Multiply", row, n.count(size)), target
     elif options.coordinates == "align_corners":
-        above, below = n.emit("Multiply", row, _count(size - 1)), target - 1
+        above, below = n.emit("Multiply", row, n.count(size - 1)), target - 1
     else:  # ((2 row + 1) size - target) / (2 target), one element further to be positive
-        above = n.emit("Add", n.emit("Multiply", row, _count(2 * size)), _count(size + target))
+        above = n.emit("Add", n.emit("Multiply", row, n.count(2 * size)), n.count(size + target))
         below = 2 * target
     shift = int(options.coordinates in _CENTRED)
-    element = n.emit("Divide", above, _count(below))
-    rest = n.emit("Subtract", above, n.emit("Multiply", element, _count(below)))
+    element = n.emit("Divide", above, n.count(below))
+    rest = n.emit("Subtract", above, n.emit("Multiply", element, n.count(below)))
     shape = (*[1] * axis.number, target, *[1] * (len(value.shape) - axis.number - 1))
-    [denominator] = n.emit_several("TypeCast", [DataType.F32], _count(below))
-    fraction = n.reshape(n.emit("Divide", n.cast(rest, DataType.F32), denominator), shape)
+    fraction = n.emit("Divide", n.cast(rest, DataType.F32), n.count(below, DataType.F32))
+    fraction = n.reshape(fraction, shape)
     terms = []
     for tap, weight in _neighbours(n, fraction, options):
-        place = n.emit("Maximum", n.emit("Add", element, _count(tap - shift)), _count(0))
-        place = n.emit("Minimum", place, _count(size - 1))
+        place = n.emit("Maximum", n.emit("Add", element, n.count(tap - shift)), n.count(0))
+        place = n.emit("Minimum", place, n.count(size - 1))
         terms.append(n.emit("Multiply", n.emit("Gather", value, place, axis=axis.number), weight))
     return reduce(lambda total, term: n.emit("Add", total, term), terms)
-
-
-def _count(number: int) -> Value:
-    """An integer that may vary, as a vector of one."""
-    return Value(content=shape_array([number]))
 
 
 def _neighbours(n: NodeView, t: Value, options: _Options) -> list[tuple[int, Value]]:

@@ -1,4 +1,7 @@
-"""GridSample: elements of an image at places that are data, as gathered rows of channels with weights."""
+"""Elements of images at places that are data, as gathered rows of channels with weights.
+
+GridSample, the grids that AffineGrid makes for it, and convolutions whose taps are moved.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool._sizes import is_variable
-from graphpool.onnx.build import Value
-from graphpool.onnx.shape_values import shape_array
+from graphpool.graph.shapes import are_equal
 from graphpool.typing import DataType
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .window import dilations_of, window_axes
 
-    from graphpool.onnx.build import NodeView
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from graphpool.onnx.build import NodeView, Value
 
 __all__ = ["CONVERTERS"]
 
@@ -24,6 +27,8 @@ _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 """Names of opset 16 -> those of later ones."""
 
 _CUBIC = -0.75
+
+_FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
 
 
 def _grid_sample(n: NodeView) -> Value:
@@ -37,63 +42,130 @@ def _grid_sample(n: NodeView) -> Value:
     n.require(0 not in sizes, "an image without elements")
     wanted = tuple(grid.shape[1:-1])
     grid = n.reshape(grid, (batch, prod(wanted), rank))
-    taps = []
-    for axis, size in enumerate(sizes):  # the grid has the last axis first
-        place = n.emit("Slice", grid, starts=[rank - 1 - axis], ends=[rank - axis], axes=[2])
-        taps.append(_Axis(n, place, size, mode, padding).taps())
+    taps, is_aligned = [], bool(n.attr("align_corners", 0))
+    for k, size in enumerate(sizes):  # the grid has the last axis first
+        place = n.emit("Slice", grid, starts=[rank - 1 - k], ends=[rank - k], axes=[2])
+        axis = _Axis(n, size, mode, padding, is_aligned)
+        taps.append(axis.taps(axis.unnormalised(place)))
+    image = n.reshape(_sampled(n, x, taps), (batch, *wanted, channels))
+    return n.cast(n.emit("StaticTranspose", image, order=[0, rank + 1, *range(1, rank + 1)]), n[0].dtype)
 
-    rows = n.emit("StaticTranspose", x, order=[0, *range(2, rank + 2), 1]) if channels != 1 else x
+
+def _sampled(n: NodeView, x: Value, taps: Sequence[Sequence[tuple[Value, Value | None]]]) -> Value:
+    """Weighted sums of the channels of each image of x, (batch, channels, *space), at places as rows of channels.
+
+    `taps` are those of each axis of the space, an index and a weight for each place: (batch, places, 1).
+    """
+    batch, channels, *sizes = x.shape
+    rows = n.emit("StaticTranspose", x, order=[0, *range(2, len(sizes) + 2), 1]) if channels != 1 else x
     rows = n.reshape(rows, (batch * prod(sizes), channels))
-    begin = _begin(n, batch, prod(sizes))
+    begin = n.multiples(batch, *sizes, behind=2) if batch != 1 else None  # the first row of each image
     found = None
     for combination in product(*taps):
         index, weight = combination[0]
         for size, (more, factor) in zip(sizes[1:], combination[1:], strict=True):
-            index = n.emit("Add", n.emit("Multiply", index, _number(n, size)), more)
+            index = n.emit("Add", n.emit("Multiply", index, n.count(size)), more)
             weight = factor if weight is None else weight if factor is None else n.emit("Multiply", weight, factor)
         index = index if begin is None else n.emit("Add", index, begin)
         part = n.emit("Gather", rows, n.reshape(index, index.shape[:2]), axis=0)
         part = part if weight is None else n.emit("Multiply", part, weight)
         found = part if found is None else n.emit("Add", found, part)
     assert found is not None  # every axis has a tap
-    image = n.reshape(found, (batch, *wanted, channels))
-    return n.cast(n.emit("StaticTranspose", image, order=[0, rank + 1, *range(1, rank + 1)]), n[0].dtype)
+    return found
 
 
-def _number(n: NodeView, size: int, dtype: DataType = DataType.S64) -> Value:
-    """A size as data, which may vary."""
-    value = Value(content=shape_array([size]))
-    return (
-        n.emit_several("TypeCast", [dtype], value)[0]
-        if is_variable(size) and dtype is not DataType.S64
-        else (n.cast(value, dtype))
-    )
+def _affine_grid(n: NodeView) -> Value:
+    """Sums of the columns of the matrices, each times the places along an axis, from -1 to 1."""
+    theta, size = n[0], n.ints("", 1)
+    assert size is not None  # ONNX has it as an input alone
+    rank = len(size) - 2
+    n.require(theta.dtype in _FLOATS, "matrices of another type")
+    n.require(rank in (2, 3) and are_equal(theta.shape, (size[0], rank, rank + 1)), "other matrices than the size asks")
+    is_aligned, matrices = bool(n.attr("align_corners", 0)), n.cast(theta, DataType.F32)
+    columns = [
+        n.reshape(
+            n.emit("Slice", matrices, starts=[k], ends=[k + 1], axes=[2]), (size[0], *[1] * rank, rank)
+        )
+        for k in range(rank + 1)
+    ]  # fmt: skip
+    found = columns[rank]
+    for k, extent in enumerate(size[2:]):  # the grid has the last axis first
+        places = n.cast(n.builder.numbers(0, extent, behind=rank - k), DataType.F32)
+        twice = n.emit("Multiply", places, n.literal(2.0, places))
+        if is_aligned:
+            last = n.emit("Maximum", n.count(extent - 1, DataType.F32), n.literal(1.0, places))
+            places = n.emit("Divide", twice, last)
+        else:
+            places = n.emit("Divide", n.emit("Add", twice, n.literal(1.0, twice)), n.count(extent, DataType.F32))
+        places = n.emit("Subtract", places, n.literal(1.0, places))
+        found = n.emit("Add", found, n.emit("Multiply", columns[rank - 1 - k], places))
+    return n.cast(found, theta.dtype)
 
 
-def _begin(n: NodeView, batch: int, size: int) -> Value | None:
-    """The first row of each image; None where there is one image."""
-    if batch == 1:
-        return None
-    numbers = n.cast(n.builder.positions(batch), DataType.S64)
-    return n.reshape(n.emit("Multiply", numbers, _number(n, size)), (batch, 1, 1))
+def _deform_conv(n: NodeView) -> Value:
+    """Columns of sampled elements, a tap after the other, times the weights of each group."""
+    x, weights, offsets = (n.cast(n[k], DataType.F32) for k in range(3))
+    n.require(n[0].dtype in _FLOATS, "another type")
+    batch, channels, *sizes = x.shape
+    rank, groups, moved = len(sizes), n.attr("group", 1), n.attr("offset_group", 1)
+    kernel, outputs = weights.shape[2:], weights.shape[0]
+    axes = window_axes(n, list(kernel), dilations_of(n, rank))
+    ntaps, counts = prod(kernel), [axis.count for axis in axes]
+    n.require(rank in (2, 3) and 0 not in (*sizes, *kernel, *counts), "an input that is no image or volume")
+    n.require(channels % groups == channels % moved == outputs % groups == 0, "groups that do not divide the channels")
+    wanted = [(outputs, channels // groups, *kernel), (batch, moved * ntaps * rank, *counts), (outputs,),
+              (batch, moved * ntaps, *counts)]  # fmt: skip
+    for k, shape in enumerate(wanted, 1):
+        n.require(not n.has(k) or are_equal(n[k].shape, shape), f"input {k} of another shape")
+    images, nplaces = batch * moved, ntaps * prod(counts)
+    offsets = n.reshape(offsets, (images, ntaps, rank, *counts))
+    taps = []
+    for k, axis in enumerate(axes):
+        place = n.emit("Slice", offsets, starts=[k], ends=[k + 1], axes=[2])
+        starts = n.cast(n.builder.numbers(0, axis.count, behind=rank - 1 - k), DataType.F32)
+        place = n.emit("Add", place, n.emit("Multiply", starts, n.literal(float(axis.stride), starts)))
+        first = np.indices(kernel)[k] * axis.dilation - axis.begin
+        place = n.emit("Add", place, n.literal(first.reshape(-1, *[1] * (rank + 1)), place))
+        taps.append(_Axis(n, axis.size, "linear", "zeros", True).taps(n.reshape(place, (images, nplaces, 1))))
+    columns = _sampled(n, n.reshape(x, (images, channels // moved, *sizes)), taps)
+    if n.has(4):
+        mask = n.reshape(n.cast(n[4], DataType.F32), (images, nplaces, 1))
+        columns = n.emit("Multiply", columns, mask)
+    inside = (batch, moved, ntaps, prod(counts), channels // moved)
+    columns = n.emit("StaticTranspose", n.reshape(columns, inside), order=[0, 3, 1, 4, 2])
+    depth = channels // groups * ntaps
+    columns = n.reshape(columns, (batch, prod(counts), groups, depth))
+    columns = n.emit("StaticTranspose", columns, order=[2, 0, 1, 3])
+    columns = n.reshape(columns, (groups, batch * prod(counts), depth))
+    matrices = n.reshape(weights, (groups, outputs // groups, depth))
+    found = n.emit("MatMul", columns, matrices, transpose_b=True)
+    found = n.reshape(found, (groups, batch, prod(counts), outputs // groups))
+    found = n.emit("StaticTranspose", found, order=[1, 0, 3, 2])
+    found = n.reshape(found, (batch, outputs, *counts))
+    if n.has(3):
+        found = n.emit("Add", found, n.reshape(n.cast(n[3], DataType.F32), (outputs, *[1] * rank)))
+    return n.cast(found, n[0].dtype)
 
 
 class _Axis:
-    """The taps of all places along one axis."""
+    """The taps of all places along one axis: indices, s64, and weights, None for 1."""
 
-    def __init__(self, n: NodeView, place: Value, size: int, mode: str, padding: str) -> None:
+    def __init__(self, n: NodeView, size: int, mode: str, padding: str, is_aligned: bool) -> None:
         self._n, self._mode, self._padding = n, mode, padding
-        self._last = n.emit("Subtract", _number(n, size, DataType.F32), n.literal(1.0, place))
-        is_aligned = bool(n.attr("align_corners", 0))
-        # from -1 .. 1 to the centres of the first and the last element, or to their outer edges
-        extent = self._last if is_aligned else _number(n, size, DataType.F32)
-        scaled = n.emit("Multiply", n.emit("Multiply", place, n.literal(0.5, place)), extent)
-        self._place = n.emit("Add", scaled, n.emit("Multiply", self._last, n.literal(0.5, place)))
-        self._edge, self._extent = 0.0 if is_aligned else -0.5, extent
+        one = n.builder.literal(1.0, DataType.F32)
+        extent = n.count(size, DataType.F32)
+        self._last = n.emit("Subtract", extent, one)
+        self._edge, self._extent = (0.0, self._last) if is_aligned else (-0.5, extent)
 
-    def taps(self) -> list[tuple[Value, Value | None]]:
-        """Indices, s64, and weights, None for 1."""
-        n, place = self._n, self._place
+    def unnormalised(self, place: Value) -> Value:
+        """From -1 .. 1 to the centres of the first and the last element, or to their outer edges."""
+        n = self._n
+        scaled = n.emit("Multiply", n.emit("Multiply", place, n.literal(0.5, place)), self._extent)
+        return n.emit("Add", scaled, n.emit("Multiply", self._last, n.literal(0.5, place)))
+
+    def taps(self, place: Value) -> list[tuple[Value, Value | None]]:
+        """Those of places that count elements."""
+        n = self._n
         if self._mode == "nearest":
             return [self._tap(self._inside(n.emit("Round", place)), None)]
         if self._mode == "linear":
@@ -162,4 +234,4 @@ class _Axis:
         return found
 
 
-CONVERTERS = {"GridSample": _grid_sample}
+CONVERTERS = {"GridSample": _grid_sample, "AffineGrid": _affine_grid, "DeformConv": _deform_conv}

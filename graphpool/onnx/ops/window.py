@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass
+from graphpool._sizes import is_variable
+from graphpool.graph.shapes import are_equal
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from graphpool.onnx.build import NodeView, Value
 
@@ -34,7 +36,7 @@ def window(n: NodeView, spatial: int) -> dict[str, Any]:
 
 
 def pool_window(n: NodeView, kernel: list[int], dilations: list[int]) -> dict[str, Any]:
-    """`window` of pooling with `rounding_type`: our op has as many windows as `_axes` tells.
+    """`window` of pooling with `rounding_type`: our op has as many windows as `window_axes` tells.
 
     Where neither rounding gives these along all axes, the pads behind the input have room for them.
     """
@@ -45,7 +47,7 @@ def pool_window(n: NodeView, kernel: list[int], dilations: list[int]) -> dict[st
     rounds_up = bool(n.attr("ceil_mode", 0))
     if rounds_up and all(map(operator.le, map(operator.add, options["pads_end"], options["strides"]), reaches)):
         return options | {"rounding_type": "ceil"}  # every window that sticks out starts before the end, at any size
-    axes = _axes(n, kernel, dilations)
+    axes = window_axes(n, kernel, dilations)
     if rounds_up and all(axis.longer or not axis.rest for axis in axes):
         return options | {"rounding_type": "ceil"}
     ends = [int(axis.needed_end) if axis.longer else axis.end for axis in axes]
@@ -118,6 +120,31 @@ def _col2im(n: NodeView) -> Value:
     )  # fmt: skip
 
 
+def _max_unpool(n: NodeView) -> Value:
+    """Maxima at their places among zeros; a larger output has the rest behind these (ONNX specification)."""
+    x, space = n[0], n[0].shape[2:]
+    kernel, ndim = n.attr("kernel_shape"), len(space)
+    options = window(n, ndim)
+    n.require(
+        ndim > 0 and len(kernel) == ndim and are_equal(n[1].shape, x.shape), "places that are not those of maxima"
+    )
+    pads = map(operator.add, options["pads_begin"], options["pads_end"])
+    full = [(size - 1) * stride + extent - pad
+            for size, stride, extent, pad in zip(space, options["strides"], kernel, pads, strict=True)]  # fmt: skip
+    n.require(all(size > 0 for size in full), "nothing to unpool to")
+    shape = (*x.shape[:2], *full)
+    zeros = n.emit("Expand", n.literal(np.zeros(1), x), shape=(prod(shape),))
+    places, elements = (n.reshape(value, (prod(x.shape),)) for value in (n[1], x))
+    found = n.reshape(n.emit("ScatterElements", zeros, places, elements, axis=0), shape)
+    wanted = n.ints("", 2) or shape
+    n.require(len(wanted) == len(shape), "an output of another rank")
+    rests = list(map(operator.sub, wanted, shape))
+    n.require(all(rest >= 0 for rest in rests), "an output smaller than what maxima come from")
+    if all(rest == 0 for rest in rests):
+        return found
+    return n.emit("Pad", found, pads_begin=[0] * len(shape), pads_end=rests, mode="constant", value=0.0)
+
+
 # ---- pooling
 
 
@@ -127,7 +154,7 @@ _BYTES = (DataType.U8, DataType.S8)
 def _max_pool(n: NodeView) -> list[Value]:
     """Maxima and, where they are read, their places."""
     kernel = list(n.attr("kernel_shape"))
-    return _max_with_places(n, _axes(n, kernel, dilations_of(n, len(kernel)))) if n.gives(1) else [maxima(n)]
+    return _max_with_places(n, window_axes(n, kernel, dilations_of(n, len(kernel)))) if n.gives(1) else [maxima(n)]
 
 
 def maxima(n: NodeView) -> Value:
@@ -140,38 +167,45 @@ def maxima(n: NodeView) -> Value:
     return result if as_bytes is None else n.emit_several("Quantize", [n[0].dtype], result, **as_bytes)[0]
 
 
-def _max_with_places(n: NodeView, axes: list[_Axis]) -> list[Value]:
+def _max_with_places(n: NodeView, axes: list[WindowAxis]) -> list[Value]:
     """Maxima and, for each, its number in the whole input: windows are gathered."""
     batch, channels, *space = n[0].shape
-    rows, size, counts = batch * channels, prod(space), [axis.count for axis in axes]
-    places, table = (_window_places(axes, order) for order in (n.attr("storage_order", 0), 0))
-    elements = n.reshape(n[0], (rows, size))
-    windows = n.emit("Gather", elements, n.builder.literal(table, DataType.S64), axis=1)
+    rows, counts = batch * channels, [axis.count for axis in axes]
+    table, places = (_window_places(n, axes, order) for order in (0, n.attr("storage_order", 0)))
+    nwindows, ntaps = table.shape
+    windows = n.emit("Gather", n.reshape(n[0], (rows, prod(space))), table, axis=1)
     best = n.emit_several("ArgMax", [DataType.S64], windows, axis=2, keep_dims=True)[0]
     values = n.emit("GatherElements", windows, best, axis=2)
-    first = n.literal(np.arange(len(places)).reshape(1, -1, 1) * places.shape[1], best)
-    found = n.emit("Gather", n.literal(places.reshape(-1), best), n.emit("Add", best, first), axis=0)
-    found = n.emit("Add", found, n.literal(np.arange(int(rows)).reshape(-1, 1, 1) * int(size), best))
+    row = _arranged(n, places, (nwindows * ntaps,))
+    found = n.emit("Gather", row, n.emit("Add", best, n.multiples(nwindows, ntaps, behind=1)), axis=0)
+    found = n.emit("Add", found, n.multiples(rows, *space, behind=2))
     return [n.reshape(value, (batch, channels, *counts)) for value in (values, found)]
 
 
-def _window_places(axes: list[_Axis], storage_order: int) -> np.ndarray[Any, Any]:
-    """Numbers of the elements of each window within the space, row by row or column by column.
+def _window_places(n: NodeView, axes: list[WindowAxis], storage_order: int) -> Value:
+    """Numbers of the elements of each window within the space, s64, row by row or column by column.
 
-    In place of elements of the pads stands the first one that exists, so that no number of a pad is the largest.
+    In place of elements of the pads stands one that exists and comes first, so that no number of a pad is the largest.
     """
-    number, is_inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
-    axes = [_Axis(*map(int, vars(axis).values())) for axis in axes]  # the places are data
-    sizes = [axis.size for axis in axes]
-    strides = [prod(sizes[:k]) if storage_order else prod(sizes[k + 1 :]) for k in range(len(axes))]
-    for axis, stride in zip(axes, strides, strict=True):
-        place = np.arange(axis.count)[:, None] * axis.stride - axis.begin + np.arange(axis.kernel) * axis.dilation
-        shape = (len(number) * axis.count, number.shape[1] * axis.kernel)
-        number = (number[:, None, :, None] + stride * place[None, :, None, :]).reshape(shape)
-        inside = (place >= 0) & (place < axis.size)
-        is_inside = (is_inside[:, None, :, None] & inside[None, :, None, :]).reshape(shape)
-    first = np.take_along_axis(number, np.argmax(is_inside, axis=1)[:, None], 1)
-    return np.where(is_inside, number, first)
+    ndim, number = len(axes), None
+    for k, axis in reversed(list(enumerate(axes))) if storage_order else enumerate(axes):
+        place = axis.places(n)
+        shape = [1] * (2 * ndim)
+        shape[k], shape[ndim + k] = place.shape
+        place = _arranged(n, place, shape)
+        if number is not None and number.is_known and place.is_known:
+            place = n.literal(number.content * axis.size + place.content, place)
+        elif number is not None:
+            place = n.emit("Add", n.emit("Multiply", number, n.count(axis.size)), place)
+        number = place
+    assert number is not None  # there is an axis
+    shape = [prod(number.shape[:ndim]), prod(number.shape[ndim:])]
+    return _arranged(n, number, shape)
+
+
+def _arranged(n: NodeView, value: Value, shape: Sequence[int]) -> Value:
+    """The value in another shape, known where it is."""
+    return n.literal(value.content.reshape(shape), value) if value.is_known else n.reshape(value, shape)
 
 
 def _average_pool(n: NodeView) -> Value:
@@ -184,13 +218,20 @@ def _average_pool(n: NodeView) -> Value:
 
 
 def _mean_by_count(n: NodeView, kernel: list[int], dilations: list[int], has_pads: bool) -> Value:
-    """Sums of windows by the numbers of elements in them, which are known."""
-    axes = _axes(n, kernel, dilations)
-    counts = np.ones(())
-    for axis in axes:
-        counts = np.multiply.outer(counts, axis.counts(has_pads))
-    total = _window_sums(n, n[0], axes)
-    return n.emit("Divide", total, n.literal(counts[None, None], total))
+    """Sums of windows by the numbers of elements in them, which follow from sizes."""
+    axes = window_axes(n, kernel, dilations)
+    total, counts = _window_sums(n, n[0], axes), None
+    for k, axis in enumerate(axes):
+        count = axis.counts(n, has_pads)
+        shape = (*[1] * (k + 2), axis.count, *[1] * (len(axes) - 1 - k))
+        count = _arranged(n, count, shape)
+        if counts is not None and counts.is_known and count.is_known:
+            count = n.literal(counts.content * count.content, count)
+        elif counts is not None:
+            count = n.emit("Multiply", counts, count)
+        counts = count
+    assert counts is not None  # there is an axis
+    return n.emit("Divide", total, n.cast(counts, total.dtype))
 
 
 def _lp_pool(n: NodeView) -> Value:
@@ -199,12 +240,12 @@ def _lp_pool(n: NodeView) -> Value:
     size = n.emit("Abs", n[0])
     powers = size if p == 1 else n.emit("Square", size) if p == 2 else n.emit("Pow", size, beta=p)
     kernel = list(n.attr("kernel_shape"))
-    total = _window_sums(n, powers, _axes(n, kernel, dilations_of(n, len(kernel))))
+    total = _window_sums(n, powers, window_axes(n, kernel, dilations_of(n, len(kernel))))
     return total if p == 1 else n.emit("Sqrt", total) if p == 2 else n.emit("Pow", total, beta=1 / p)
 
 
 @dataclass(frozen=True)
-class _Axis:
+class WindowAxis:
     """Windows along one spatial axis."""
 
     size: int
@@ -228,15 +269,54 @@ class _Axis:
         reach = (self.count - 1) * self.stride + self.dilation * (self.kernel - 1) + 1
         return max(reach - self.size - self.begin, 0)
 
-    def counts(self, includes_pads: bool) -> np.ndarray[Any, Any]:
-        """Elements in each window: of the input, or of the input and its pads."""
-        starts = np.arange(self.count)[:, None] * self.stride - self.begin
-        places = starts + np.arange(self.kernel) * self.dilation
-        low, high = (-self.begin, self.size + self.end) if includes_pads else (0, self.size)
-        return np.asarray(np.sum((places >= low) & (places < high), axis=1))
+    @property
+    def varies(self) -> bool:
+        """Whether sizes do, so that places are computed in runs."""
+        return any(map(is_variable, (self.size, self.begin, self.end, self.count)))
+
+    def _taps(self) -> np.ndarray[Any, Any]:
+        """Elements of each window, in the input or its pads."""
+        return np.arange(self.count)[:, None] * self.stride - self.begin + np.arange(self.kernel) * self.dilation
+
+    def _starts(self, n: NodeView) -> Value:
+        """The first column of `_taps`, s64."""
+        return n.emit("Subtract", n.multiples(self.count, self.stride, behind=1), n.count(self.begin))
+
+    def _is_within(self, n: NodeView, starts: Value, low: int, size: int) -> tuple[Value, Value]:
+        """`_taps`, and which of them are elements from `low` to before `size`."""
+        place = n.emit("Add", starts, n.literal(np.arange(self.kernel) * self.dilation, starts))
+        within = n.emit("Maximum", n.emit("Minimum", place, n.count(size - 1)), n.count(low))
+        return place, n.emit_several("Equal", [DataType.BOOLEAN], within, place)[0]
+
+    def places(self, n: NodeView) -> Value:
+        """Elements of each window, s64: (count, kernel), known where no size varies.
+
+        In place of those of the pads stands the first one that exists.
+        """
+        if not self.varies:
+            taps = self._taps()
+            exists = (taps >= 0) & (taps < self.size)
+            known = np.where(exists, taps, np.take_along_axis(taps, np.argmax(exists, axis=1)[:, None], 1))
+            return n.builder.literal(known, DataType.S64)
+        start = self._starts(n)
+        before = n.emit("Maximum", n.emit("Subtract", n.count(0), start), n.count(0))
+        steps = n.emit("Divide", n.emit("Add", before, n.count(self.dilation - 1)), n.count(self.dilation))
+        first = n.emit("Add", start, n.emit("Multiply", steps, n.count(self.dilation)))
+        place, is_inside = self._is_within(n, start, 0, self.size)
+        first = n.emit("Minimum", first, n.count(self.size - 1))
+        return n.emit_several("Select", [DataType.S64], is_inside, place, first)[0]
+
+    def counts(self, n: NodeView, includes_pads: bool) -> Value:
+        """Elements in each window, f32, known where no size varies: of the input, or of the input and its pads."""
+        low, size = (-self.begin, self.size + self.end) if includes_pads else (0, self.size)
+        if not self.varies:
+            taps = self._taps()
+            return n.builder.literal(np.sum((taps >= low) & (taps < size), axis=1), DataType.F32)
+        _, is_inside = self._is_within(n, self._starts(n), low, size)
+        return n.emit("ReduceSum", n.cast(is_inside, DataType.F32), axes=[1], keep_dims=False)
 
 
-def _axes(n: NodeView, kernel: list[int], dilations: list[int]) -> list[_Axis]:
+def window_axes(n: NodeView, kernel: list[int], dilations: list[int]) -> list[WindowAxis]:
     """The windows of a pooling node along each axis.
 
     Rounded up, a window that would start behind the input and its first pad is left out. Where the input lacks less
@@ -251,26 +331,30 @@ def _axes(n: NodeView, kernel: list[int], dilations: list[int]) -> list[_Axis]:
             count = -(-size // stride)
             total = max((count - 1) * stride + extent - size, 0)
             begin = total // 2 if options["auto_pad"] == "SAME_UPPER" else total - total // 2
-            found.append(_Axis(size, kernel[k], stride, dilations[k], begin, total - begin, count, 0, 0))
+            found.append(WindowAxis(size, kernel[k], stride, dilations[k], begin, total - begin, count, 0, 0))
             continue
         room = size + begin + end - extent
         count, rest = room // stride + 1, room % stride
         sticks_out = rounds_up and rest and count * stride < size + begin
         longer = int(bool(sticks_out or (room < 0 and -room < stride and size > 0)))
-        found.append(_Axis(size, kernel[k], stride, dilations[k], begin, end, count + longer, rest, longer))
+        found.append(WindowAxis(size, kernel[k], stride, dilations[k], begin, end, count + longer, rest, longer))
     return found
 
 
-def _window_sums(n: NodeView, value: Value, axes: list[_Axis]) -> Value:
-    """Sums over windows: a convolution of each channel with ones."""
-    channels = value.shape[1]
+def _window_sums(n: NodeView, value: Value, axes: list[WindowAxis]) -> Value:
+    """Sums over windows: a convolution of each channel with ones, of which there is one where their number varies."""
+    shape = value.shape
+    channels = 1 if is_variable(shape[1]) else shape[1]
     n.allow_table(16 * channels * prod(axis.kernel for axis in axes))
     ones = n.literal(np.ones((channels, 1, *(axis.kernel for axis in axes))), value)
-    return n.emit(
-        "Convolution", value, ones, strides=[axis.stride for axis in axes], pads_begin=[axis.begin for axis in axes],
+    batch = prod(shape[:2]) if is_variable(shape[1]) else shape[0]
+    images = n.reshape(value, (batch, channels, *shape[2:]))
+    found = n.emit(
+        "Convolution", images, ones, strides=[axis.stride for axis in axes], pads_begin=[axis.begin for axis in axes],
         pads_end=[axis.needed_end for axis in axes], dilations=[axis.dilation for axis in axes], groups=channels,
         data_format="NCX", weights_format="OIX",
     )  # fmt: skip
+    return n.reshape(found, (*shape[:2], *found.shape[2:]))
 
 
 def _lrn(n: NodeView) -> Value:
@@ -302,7 +386,7 @@ def _global_lp(n: NodeView) -> Value:
 
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
-    "Conv": _conv, "ConvTranspose": _conv_transpose, "Col2Im": _col2im, "MaxPool": _max_pool,
+    "Conv": _conv, "ConvTranspose": _conv_transpose, "Col2Im": _col2im, "MaxPool": _max_pool, "MaxUnpool": _max_unpool,
     "AveragePool": _average_pool, "LpPool": _lp_pool, "LRN": _lrn,
     "GlobalAveragePool": _global("ReduceMean"), "GlobalMaxPool": _global("ReduceMax"), "GlobalLpPool": _global_lp,
 }  # fmt: skip

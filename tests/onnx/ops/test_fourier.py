@@ -40,6 +40,27 @@ def test_dft(length, axis, opset):
             check(run("DFT", x, opset, constants, onesided=1, **places), np.fft.rfft(x[..., 0], length, own))
 
 
+@pytest.mark.parametrize("length", [None, 12])
+@pytest.mark.parametrize("nparts", [1, 2])
+@pytest.mark.parametrize("is_onesided", [0, 1])
+def test_transforms_of_all_lengths_share_compilations(is_onesided, nparts, length):
+    if is_onesided and nparts == 2:
+        pytest.skip("not defined")
+    node = helper.make_node("DFT", ["x", "length" if length else "", "axis"], ["y"], onesided=is_onesided)
+    port = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "t", nparts])
+    constants = {"axis": np.array(1)} | ({"length": np.array(length)} if length else {})
+    known = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph([node], "g", [port], [helper.make_empty_tensor_value_info("y")], known)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    with gp.onnx.load(proto, fallback=False) as model:
+        for size in (3, 2, 5, 8, 11, 13, 30, 31, 100, 101, 400, 1):
+            x = RNG.normal(size=(2, size, nparts)).astype(np.float32)
+            transform = np.fft.rfft if is_onesided else np.fft.fft
+            numbers = x[..., 0] + (1j * x[..., 1] if nparts == 2 else 0)
+            check(model.run({"x": x})["y"], transform(numbers, length, 1))
+        assert model.stats().compilations <= 4  # one element, fewer than the length, and more
+
+
 @pytest.mark.parametrize("is_onesided", [0, 1])
 @pytest.mark.parametrize("has_window", [False, True])
 @pytest.mark.parametrize(("length", "step"), [(16, 4), (15, 20), (1, 1)])

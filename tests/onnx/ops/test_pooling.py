@@ -190,3 +190,21 @@ def test_a_global_norm_of_any_power():
     with gp.onnx.load(model, fallback=False) as loaded:
         wanted = (np.abs(x) ** 3).sum((2, 3), keepdims=True) ** (1 / 3)
         np.testing.assert_allclose(loaded.run(inputs)["y0"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("output_shape", [None, [2, 3, 9, 8]])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_maxima_put_back(output_shape, dtype):
+    """Each at its place among zeros, which count in the smallest output; what is larger has zeros behind it."""
+    x = random_array((2, 3, 8, 6), dtype)
+    maxima, places = places_of_maxima(x, [2, 2], [2, 2], [0, 0], [4, 3], [1, 1], is_column_major=False)
+    arrays = [maxima, places, *([] if output_shape is None else [np.array(output_shape)])]
+    constants = () if output_shape is None else (2,)
+    model, inputs = node_model("MaxUnpool", arrays, constants=constants, kernel_shape=[2, 2], strides=[2, 2])
+    wanted = np.zeros(x.size, dtype)
+    wanted[places.reshape(-1)] = maxima.reshape(-1)
+    wanted = wanted.reshape(x.shape)
+    if output_shape is not None:
+        wanted = np.pad(wanted, [(0, last - size) for last, size in zip(output_shape, x.shape, strict=True)])
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run(inputs)["y0"], wanted)

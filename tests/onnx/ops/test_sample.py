@@ -1,11 +1,11 @@
-"""GridSample without the host, against its definition, one element at a time."""
+"""Elements at places that are data, without the host, against definitions, one element at a time."""
 
 from itertools import product
 from math import floor
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
 
@@ -103,3 +103,77 @@ def test_sizes_of_grid_sample_vary_without_a_compilation():
             x = RNG.normal(size=(2, 3, height, width)).astype(np.float32)
             loaded.run({"x": x, "grid": RNG.normal(size=(2, 4, height, 2)).astype(np.float32)})
         assert loaded.stats().compilations == 1
+
+
+def one_node(kind, ports, constants=None, **attributes):
+    """A model of one node, whose inputs have these dimensions or contents."""
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in ports.items()]
+    known = [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
+    node = helper.make_node(kind, [*ports, *(constants or {})], ["y"], **attributes)
+    graph = helper.make_graph([node], "g", infos, [helper.make_empty_tensor_value_info("y")], known)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+@pytest.mark.parametrize("is_aligned", [0, 1])
+@pytest.mark.parametrize("space", [(4, 7), (1, 5), (3, 1, 4)])
+def test_affine_grid(space, is_aligned):
+    """Against its definition: each matrix times homogeneous places from -1 to 1, the last axis first."""
+    rank = len(space)
+    theta = RNG.normal(size=(3, rank, rank + 1)).astype(np.float32)
+    proto = one_node("AffineGrid", {"theta": ["n", rank, rank + 1]}, {"size": [3, 5, *space]}, align_corners=is_aligned)
+    rows = []
+    for size in space:
+        row = np.arange(size, dtype=np.float64)
+        rows.append(2 * row / max(size - 1, 1) - 1 if is_aligned else (2 * row + 1) / size - 1)
+    places = np.stack([*np.meshgrid(*rows, indexing="ij")[::-1], np.ones(space)], -1)
+    with gp.onnx.load(proto, fallback=False) as loaded:
+        found = loaded.run({"theta": theta})["y"]
+    np.testing.assert_allclose(found, np.einsum("...c,nrc->n...r", places, theta), rtol=1e-5, atol=1e-5)
+
+
+def deformed(x, w, offset, mask, pads, strides, dilations, groups, moved):
+    """The definition of DeformConv, one element at a time."""
+    (batch, channels, *_), (outputs, inside, *kernel) = x.shape, w.shape
+    y = np.zeros((batch, outputs, *offset.shape[2:]))
+    offset = offset.reshape(batch, moved, *kernel, 2, *offset.shape[2:])
+    mask = np.ones_like(offset[:, :, :, :, 0]) if mask is None else mask.reshape(batch, moved, *kernel, *mask.shape[2:])
+    for b, m, i, j in np.ndindex(y.shape):
+        for c, *tap in np.ndindex(inside, *kernel):
+            channel = m // (outputs // groups) * inside + c
+            group = channel // (channels // moved)
+            start = np.array([i, j]) * strides - pads[:2] + np.array(tap) * dilations
+            down, across = start + offset[b, group, *tap, :, i, j]
+            taps = product(taps_of(down, "linear"), taps_of(across, "linear"))
+            value = sum(
+                u * v * x[b, channel, r, s] for (r, u), (s, v) in taps if 0 <= r < x.shape[2] and 0 <= s < x.shape[3]
+            )
+            y[b, m, i, j] += w[m, c, *tap] * mask[b, group, *tap, i, j] * value
+    return y
+
+
+@pytest.mark.parametrize("has_mask", [False, True])
+@pytest.mark.parametrize(("groups", "moved"), [(1, 1), (2, 1), (1, 2), (2, 4)])
+def test_convolutions_whose_taps_are_moved(groups, moved, has_mask):
+    options = {"pads": [1, 0, 0, 2], "strides": [2, 1], "dilations": [1, 2]}
+    w = RNG.normal(size=(4, 4 // groups, 3, 2)).astype(np.float32)
+    ports = {"x": ["n", 4, "h", "v"], "w": w.shape, "offset": ["n", moved * 12, "i", "j"]}
+    ports |= {"b": [4]} | ({"mask": ["n", moved * 6, "i", "j"]} if has_mask else {})
+    with gp.onnx.load(
+        one_node("DeformConv", ports, group=groups, offset_group=moved, **options), fallback=False
+    ) as loaded:
+        for batch, height, width in ((2, 5, 4), (1, 2, 6), (1, 4, 1), (3, 6, 3)):
+            counts = (height - 2) // 2 + 1, width
+            x, b = (RNG.normal(size=shape).astype(np.float32) for shape in ((batch, 4, height, width), 4))
+            offset = (1.5 * RNG.normal(size=(batch, moved * 12, *counts))).astype(np.float32)
+            feeds = {"x": x, "w": w, "offset": offset, "b": b}
+            if has_mask:
+                feeds["mask"] = RNG.uniform(size=(batch, moved * 6, *counts)).astype(np.float32)
+            wanted = deformed(x, w, offset, feeds.get("mask"), groups=groups, moved=moved, **options)
+            found = loaded.run(feeds)["y"]
+            np.testing.assert_allclose(found, wanted + b.reshape(-1, 1, 1), rtol=1e-4, atol=1e-4)
+
+
+def test_offsets_of_another_shape_are_refused():
+    ports = {"x": [1, 2, 4, 4], "w": [2, 2, 3, 3], "offset": [1, 18, 3, 3]}
+    with pytest.raises(gp.GraphpoolError, match="DeformConv"), gp.onnx.load(one_node("DeformConv", ports)) as loaded:
+        loaded.run({name: np.ones(shape, np.float32) for name, shape in ports.items()})
