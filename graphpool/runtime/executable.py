@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -416,12 +417,22 @@ class Executable(ResizableForm):
         first = self if self._first is None else self._first
         first._open.append(trips)
         if first._is_closed:
-            first._close_open()
+            first.close_open()
 
-    def _close_open(self) -> None:
-        while self._open:
-            with suppress(IndexError):  # another thread has closed the last one
-                self._open.pop().close()
+    @property
+    def open_nbytes(self) -> int:
+        """Programs that wait for the next loop whose shapes change. Unit: bytes."""
+        return sum([trips.form.own_nbytes for trips in list(self._open)])
+
+    def close_open(self, nbytes: float = inf) -> int:
+        """Give these up, which the next loop makes again, until so many bytes are free; returns them."""
+        freed_nbytes = 0
+        with suppress(IndexError):  # another thread has closed the last one
+            while self._open and freed_nbytes < nbytes:
+                trips = self._open.pop()
+                freed_nbytes += trips.form.own_nbytes
+                trips.close()
+        return freed_nbytes
 
     def shape_of(self, output: str) -> tuple[int, ...] | None:
         """Shape of an output; None where it follows from contents."""
@@ -620,7 +631,7 @@ class Executable(ResizableForm):
         self.runner.end()
         first = self._first
         if first is None:
-            self._close_open()
+            self.close_open()
             return
         for compiled in self._described or ():
             compiled.close()

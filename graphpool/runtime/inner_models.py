@@ -78,6 +78,10 @@ class InnerModels(Locked):
         """The forms that were used last, and those inside them; none if nothing was compiled yet."""
         return [form for model in self._models if model is not None for form in model.last_forms()]
 
+    def trim(self) -> int:
+        """As `Model.trim`, of all models."""
+        return sum([model.trim() for model in self._models if model is not None])
+
     def close(self) -> None:
         """Close the models. Idempotent."""
         with self._lock:

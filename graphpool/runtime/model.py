@@ -577,7 +577,7 @@ class Model(Ranked):
     def trim(self) -> int:
         """Give back idle arenas, results that nobody holds, and programs for other shapes; returns their bytes.
 
-        Programs that can be had again without compilation are meant; no run uses them now.
+        Programs that can be had again without compilation are meant, of loops and branches too; no run uses them now.
 
         Returns
         -------

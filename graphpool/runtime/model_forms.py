@@ -558,9 +558,12 @@ class ModelForms(ModelRun):
 
     def trim(self) -> int:
         """As `Model.trim`."""
+        freed = sum([form.close_open() for form in self.variable])
         for form in self.cache.forms():
             form.clear()
-        freed = self._results.clear() + self._arenas.current().trim()
+        functions = dict.fromkeys(inner for form in self.memory.forms() for inner in form.form.inner)
+        freed += sum([function.trim() for function in functions])
+        freed += self._results.clear() + self._arenas.current().trim()
         return freed + self.cache.reclaim(self.cache.reclaimable)
 
     def close(self) -> bool:

@@ -231,6 +231,9 @@ class ModelMemory(Locked):
         if nbytes:
             each = rate * (self._resize_s or RESIZE_S) * len(forms) / max(self._forms.held, 1)
             yield Candidate(each, nbytes, self._forms.reclaim)
+        for form in self._variable:
+            nbytes = form.open_nbytes
+            yield Candidate(rate * (self._resize_s or RESIZE_S) / max(nbytes, 1), nbytes, form.close_open)
 
     def least_worth(self, now: int) -> float:
         """What its memory saves at least, in seconds per use of any model and per byte."""

@@ -212,15 +212,42 @@ def test_states_may_be_exchanged_kept_and_given_twice():
                 np.testing.assert_allclose(found, value, rtol=1e-6)
 
 
-def test_states_that_grow():
+def growing():
+    """s becomes s and x behind it; sums are shown."""
     nodes = [node("Concat", ["s", "x"], ["t"], axis=0), node("ReduceSum", ["t"], ["row"], keepdims=0)]
     body = body_of(nodes, [info("s", [None])], [info("t", [None]), info("row", [])])
-    outputs = {"y": [None], "rows": [None]}
-    with gp.onnx.load(run_loop(body, {"x0": ([None],)}, outputs, {"x": ([2],)}), fallback=False) as model:
+    return run_loop(body, {"x0": ([None],)}, {"y": [None], "rows": [None]}, {"x": ([2],)})
+
+
+def check_growing(model, trips):
+    results = model.run({"n": np.array(trips), "x0": np.ones(3, np.float32), "x": np.ones(2, np.float32)})
+    np.testing.assert_array_equal(results["y"], np.ones(3 + 2 * trips))
+    np.testing.assert_array_equal(results["rows"], 3 + 2 * np.arange(1, trips + 1))
+
+
+def test_states_that_grow():
+    with gp.onnx.load(growing(), fallback=False) as model:
         for trips in (0, 1, 7, 40):
-            results = model.run({"n": np.array(trips), "x0": np.ones(3, np.float32), "x": np.ones(2, np.float32)})
-            np.testing.assert_array_equal(results["y"], np.ones(3 + 2 * trips))
-            np.testing.assert_array_equal(results["rows"], 3 + 2 * np.arange(1, trips + 1))
+            check_growing(model, trips)
+
+
+@pytest.mark.parametrize("way", ["trim", "reclaim"])
+def test_programs_of_a_loop_at_rest_are_given_back(way):
+    with gp.onnx.load(growing(), fallback=False) as model:
+        check_growing(model, 40)
+        forms = model._forms.last().form.inner[0].open_model()._forms
+        idle_nbytes, before = sum(form.open_nbytes for form in forms.variable), model.engine.budget.in_use
+        assert idle_nbytes > 0
+        if way == "trim":
+            assert model.trim() >= idle_nbytes
+        else:
+            [give_up] = [c.give_up for c in forms.memory.candidates(0) if c.give_up.__name__ == "close_open"]
+            assert give_up(1) == idle_nbytes
+        assert not any(form.open_nbytes for form in forms.variable)
+        assert before - model.engine.budget.in_use >= idle_nbytes
+        compilations = forms.variable.compilations
+        check_growing(model, 40)
+        assert forms.variable.compilations == compilations
 
 
 def test_slices_by_the_number_of_the_trip():
