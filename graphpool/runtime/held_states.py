@@ -18,6 +18,7 @@ from .variable_form import SizeName
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from graphpool.graph import Op
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
     from graphpool.typing import DataType
@@ -178,18 +179,22 @@ class HeldStates:
         if not hasattr(partition.backend, "compile_variable"):
             return []
         wanted = {(form.inputs[state.input], form.outputs[state.output]) for state in self.states}
-        joins = {op.outputs[0].id: op for op in partition.ops if op.kind == "Concat"}
+        joins = {op.outputs[0].id: op.inputs[0].id for op in partition.ops if lengthens(op)}
         readers = Counter(tensor.id for op in form.graph.ops for tensor in op.inputs)
         found = []
         for op in partition.ops:
-            join = joins.get(op.outputs[0].id) if op.outputs else None
+            first = joins.get(op.outputs[0].id) if op.outputs else None
             if op.kind == "ScatterElements" and op.attrs["reduction"] == "none":
-                join = joins.get(op.inputs[0].id)
-                if join is None or readers[op.inputs[0].id] > 1 or readers[join.inputs[0].id] > 1:
+                joined = op.inputs[0].id
+                first = joins.get(joined)
+                if first is None or readers[joined] > 1 or readers[first] > 1:
                     continue  # who else reads what the rows replace might come too late
-            if join is None:
-                continue
-            first, *others = (tensor.id for tensor in join.inputs)
-            if (first, op.outputs[0].id) in wanted and first not in others:
+            if first is not None and (first, op.outputs[0].id) in wanted:
                 found.append((first, op.outputs[0].id))
         return found
+
+
+def lengthens(op: Op) -> bool:
+    """Whether an op makes its first input longer at the end, by others."""
+    first, *others = (tensor.id for tensor in op.inputs) if op.kind == "Concat" else (None, None)
+    return first not in others

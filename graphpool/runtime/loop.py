@@ -13,7 +13,7 @@ from graphpool.memory._arrays import ArrayAllocator
 
 from .host_room import RunBound
 from .inner_models import InnerModels, inner_run
-from .trip_places import TripPlaces, moved_states
+from .trip_places import TripPlaces, moved_states, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -316,7 +316,8 @@ class _Run:
             if sizes is None:
                 return "form"
             moved = moved_states(ports, form.form)
-            buffers = [self._bytes_for(number) for number in range(len(self._states))]
+            buffers = [self._bytes_for(number, trips) for number in range(len(self._states))]
+            inputs = self._inputs()  # states that grow in place were brought there
             for place, number in enumerate(moved):
                 sizes.set_capacity(place, len(buffers[number][0]))
             places = TripPlaces(
@@ -331,13 +332,20 @@ class _Run:
                 self._reserve_bytes(number, sizes.needed_nbytes(place))
             inputs = self._inputs()
 
-    def _bytes_for(self, number: int) -> tuple[Any, Any]:
-        """As `_buffers_for`, of bytes in a row."""
-        known = self._rooms.get(number)
-        if known is None:
-            nbytes = max(self._states[number].nbytes, 1)
-            known = self._rooms[number] = self._two_of(nbytes, nbytes)
-        return known if not np.may_share_memory(self._states[number], known[0]) else known[::-1]
+    def _bytes_for(self, number: int, trips: OpenTrips) -> tuple[Any, Any]:
+        """As `_buffers_for`, of bytes in a row; the same one twice for a state that grows where it is."""
+        state, known = self._states[number], self._rooms.get(number)
+        grows = trips.is_appended(number, state.shape)
+        if known is None or (known[0] is known[1]) is not grows or len(known[0]) < state.nbytes:
+            nbytes = max(state.nbytes, 1)
+            room_nbytes = 2 * nbytes + _LEAST_NBYTES if grows else nbytes
+            known = self._rooms[number] = self._room_of(room_nbytes, nbytes, grows)
+        if not grows:
+            return known if not np.may_share_memory(state, known[0]) else known[::-1]
+        if not np.may_share_memory(state, known[0]):
+            self._states[number] = view_of(known[0], state.shape, state.dtype)
+            np.copyto(self._states[number], state)
+        return known
 
     def _is_roomy(self, number: int) -> bool:
         """Whether a state may lie in a buffer that is larger."""
@@ -345,18 +353,20 @@ class _Run:
         return known is not None and len(known[0]) > self._states[number].nbytes
 
     def _reserve_bytes(self, number: int, nbytes: int) -> None:
-        """Have two buffers for a state of so many bytes, with room for more."""
-        if len(self._rooms[number][0]) < nbytes:
-            self._rooms[number] = self._two_of(2 * nbytes + _LEAST_NBYTES, nbytes)
+        """Have buffers for a state of so many bytes, with room for more."""
+        known = self._rooms[number]
+        if len(known[0]) < nbytes:
+            self._rooms[number] = self._room_of(2 * nbytes + _LEAST_NBYTES, nbytes, known[0] is known[1])
 
-    def _two_of(self, nbytes: int, least_nbytes: int) -> tuple[Any, Any]:
+    def _room_of(self, nbytes: int, least_nbytes: int, is_one: bool) -> tuple[Any, Any]:
+        """Two buffers of so many bytes, or of the least; the same one twice if one is enough."""
         try:
-            first, second = (self._arrays.empty((nbytes,), np.dtype(np.uint8)) for _ in range(2))
+            found = [self._arrays.empty((nbytes,), np.dtype(np.uint8)) for _ in range(2 - is_one)]
         except OutOfMemoryError:
             if nbytes == least_nbytes:
                 raise
-            return self._two_of(least_nbytes, least_nbytes)
-        return first, second
+            return self._room_of(least_nbytes, least_nbytes, is_one)
+        return found[0], found[-1]
 
     def _buffers_for(self, number: int) -> tuple[Any, Any]:
         """Two arrays for a state: where the next trip writes, and then where the one after it does."""

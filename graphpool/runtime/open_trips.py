@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .held_states import lengthens
 from .trip_places import moved_states
 
 if TYPE_CHECKING:
@@ -55,6 +57,11 @@ class OpenTrips:
         """Make so many trips at most: how many there were, why they ended, and what the states are now."""
         return self.form.runner.go_on(places, sizes, most, time_ns)
 
+    def is_appended(self, number: int, shape: Sequence[int]) -> bool:
+        """Whether trips make a state of this shape longer behind all that it has, so that it can stay where it is."""
+        axis = self._facts.appended.get(number)
+        return axis is not None and prod(shape[: axis % len(shape)]) == 1
+
     def close(self) -> None:
         """Give the form's memory back. Idempotent."""
         self.form.close()
@@ -73,6 +80,8 @@ class TripFacts:
         Inputs that stay, and their sizes.
     rows : list of tuple
         Sizes of what each trip gives.
+    appended : dict of int to int
+        States that a trip makes longer at their end, and nothing else -> the axis.
     sources : list of int
         Of each symbol what says it in a trip, as `TripSizes` takes it.
     """
@@ -92,6 +101,13 @@ class TripFacts:
         found = [(name, sizes_of(form.inputs[name])) for name in others]
         self.still = [(name, read[0]) for name, read in found if read is not None]
         self.rows = [sizes_of(form.outputs[name])[0] for name, _ in ports.rows]
+        joins = {(op.inputs[0].id, op.outputs[0].id): op.attrs["axis"] for op in form.graph.ops if lengthens(op)}
+        self.appended: dict[int, int] = {}
+        for number in self.moved:
+            source, target = ports.states[number]
+            axis = joins.get((form.inputs[source], form.outputs[target]))
+            if axis is not None:
+                self.appended[number] = axis
         places = first.variable.places
         self.sources = [next((numbers[place] for place in some if place in numbers), _FIXED) for some in places]
 

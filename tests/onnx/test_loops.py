@@ -231,6 +231,59 @@ def test_states_that_grow():
             check_growing(model, trips)
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("lead", [1, 2])
+def test_states_that_grow_where_they_are(lead, axis):
+    """Along the first axis that has elements, or not; one grows by the other as it was, and by its own last element."""
+    nodes = [
+        node("Concat", ["a", "x"], ["a2"], axis=axis), node("Slice", ["a2", "last", "end", "axis"], ["tail"]),
+        node("Concat", ["b", "a", "tail"], ["b2"], axis=axis), node("Identity", ["a"], ["old2"]),
+        node("ReduceSum", ["b"], ["row"], keepdims=0), node("Identity", ["a2"], ["same2"]),
+    ]  # fmt: skip
+    names, shape = ("a", "b", "old", "same"), [None, None, None]
+    body = body_of(
+        nodes, [info(name, shape) for name in names], [*(info(f"{name}2", shape) for name in names), info("row", [])]
+    )
+    outputs = {f"y{name}": shape for name in names} | {"rows": [None]}
+    inputs = {f"{name}0": (shape,) for name in names}
+    constants = {"last": np.array([-1]), "end": np.array([2**31]), "axis": np.array([axis])}
+    with gp.onnx.load(run_loop(body, inputs, outputs, {"x": (shape,)}, constants), fallback=False) as model:
+        for trips, size, more in ((0, 2, 1), (1, 0, 1), (5, 3, 2), (9, 1, 1), (3, 1, 0), (12, 4, 3)):
+            sizes = [lead, 3, 3]
+            sizes[axis] = size
+            if axis == 0:
+                sizes[0] = size
+            a, b = floats(*sizes, seed=1), floats(*sizes, seed=2)
+            sizes[axis] = more
+            x = floats(*sizes, seed=3)
+            if more == size == 0:
+                continue
+            results = model.run({"n": np.array(trips), "a0": a, "b0": b, "old0": b, "same0": a, "x": x})
+            old, same, rows = b, a, []
+            for _ in range(trips):
+                rows.append(b.sum())
+                grown = np.concatenate([a, x], axis)
+                tail = np.take(grown, range(max(grown.shape[axis] - 1, 0), grown.shape[axis]), axis)
+                old, b, a = a, np.concatenate([b, a, tail], axis), grown
+                same = a
+            for name, wanted in {"a": a, "b": b, "old": old, "same": same}.items():
+                np.testing.assert_array_equal(results[f"y{name}"], wanted, err_msg=name)
+            np.testing.assert_allclose(results["rows"], np.array(rows, np.float32), rtol=1e-4, atol=1e-4)
+
+
+def test_a_state_that_grows_has_one_buffer():
+    nodes = [node("Concat", ["s", "x"], ["t"], axis=0)]
+    body = body_of(nodes, [info("s", [None])], [info("t", [None])])
+    model = run_loop(body, {"x0": ([None],)}, {"y": [None]}, {"x": ([2],)})
+    state, x = np.ones(2**18, np.float32), np.ones(2, np.float32)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        loaded.run({"n": np.array(8), "x0": state[:8], "x": x})
+        before = loaded.engine.budget.in_use
+        loaded.engine.budget.reset_peak()
+        loaded.run({"n": np.array(8), "x0": state, "x": x})
+        assert loaded.engine.budget.peak - before < 3.5 * state.nbytes  # twice itself, and the result
+
+
 @pytest.mark.parametrize("way", ["trim", "reclaim"])
 def test_programs_of_a_loop_at_rest_are_given_back(way):
     with gp.onnx.load(growing(), fallback=False) as model:

@@ -212,6 +212,8 @@ GP_DEFINE_KERNEL(any_copy)
 {
     const copy_params *p = params;
     const int64_t last = gp_min(end * p->tiles_per_task, p->ntiles);
+    if (args[0] == args[1] && memcmp(p->src_strides, p->dst_strides, p->ndim * sizeof *p->dims) == 0)
+        return; /* where states grow in place */
     for (int64_t tile = begin * p->tiles_per_task; tile < last; tile++) {
         const copy_tile t = locate_tile(p, args, tile);
         switch (p->item_nbytes) {
@@ -287,7 +289,9 @@ static void concat_part(const concat_params *p, void *const *args, int64_t row, 
     for (int64_t k = 0; column < stop; k++) {
         const int64_t start = k > 0 ? p->ends[k - 1] : 0, n = gp_min(p->ends[k], stop) - column;
         if (n > 0) {
-            memcpy(dst + column, (const char *)args[k] + row * p->pitches[k] + column - start, n);
+            const char *src = (const char *)args[k] + row * p->pitches[k] + column - start;
+            if (src != dst + column) /* else it grows in place */
+                memcpy(dst + column, src, n);
             column += n;
         }
     }
@@ -311,8 +315,10 @@ GP_DEFINE_KERNEL(any_concat)
         const int64_t nrows = gp_min(most, end_row - row);
         for (int64_t k = 0; k < p->ninputs; k++) {
             const int64_t start = k > 0 ? p->ends[k - 1] : 0;
-            copy_rows((char *)args[p->ninputs] + row * p->dst_pitch + start, p->dst_pitch,
-                      (const char *)args[k] + row * p->pitches[k], p->pitches[k], p->ends[k] - start, nrows);
+            const char *src = (const char *)args[k] + row * p->pitches[k];
+            char *dst = (char *)args[p->ninputs] + row * p->dst_pitch + start;
+            if (src != dst || (nrows > 1 && p->pitches[k] != p->dst_pitch)) /* else it grows in place */
+                copy_rows(dst, p->dst_pitch, src, p->pitches[k], p->ends[k] - start, nrows);
         }
         at = (row + nrows) * p->row_nbytes;
     }
