@@ -86,17 +86,13 @@ def top_k(
     dtype: str,
     *,
     is_largest: bool = True,
-    select_last_index: bool = False,
-    has_values: bool = True,
-    is_nan_first: bool = False,
     src_strides: Sequence[int] | None = None,
     isa: str | None = None,
 ) -> KernelCall:
     """The k largest or smallest elements of each line along an axis, in order; a NaN is larger than every number.
 
-    Arguments: src, of a type of at least 8 bits, but no f8; indices (s64), [values]; both dense, with k in place of the
-    axis. `select_last_index`: of equal elements the last comes first, instead of the first. `is_nan_first`: a NaN comes
-    before all numbers, be it the largest or the smallest that are wanted. Tasks: lines.
+    Arguments: src, of a type of at least 8 bits, but no f8; indices (s64), values; both dense, with k in place of the
+    axis. Of equal elements the first comes first. Tasks: lines.
 
     Method: a heap of the k best so far. Cost: O(n log k) a line, 16 k bytes of scratch.
     """
@@ -108,8 +104,7 @@ def top_k(
     outer, nlines = space(*without(axis, shape, src, dst))
     values = {
         "outer": outer, "axis": shape[axis], "axis_stride": (src[axis], dst[axis]), "k": k,
-        "dtype": DTYPE_CODES[dtype], "is_largest": is_largest, "is_last": select_last_index, "has_values": has_values,
-        "is_nan_first": is_nan_first,
+        "dtype": DTYPE_CODES[dtype], "is_largest": is_largest,
     }  # fmt: skip
     scratch_nbytes = record("top_k_entry").nbytes * k
     return pack("any_top_k", values, ntasks=nlines if k else 0, scratch_nbytes=scratch_nbytes, isa=isa)

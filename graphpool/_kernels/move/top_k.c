@@ -1,20 +1,14 @@
 /* The k least elements of each line, in order, and their indices. Any type, by way of keys: unsigned integers of 64
  * bits in the order of the elements, of which the reverse order is the complement. */
 #include "core/gp_convert.h"
-#include "core/gp_vec.h"
 #include "eltwise/gp_sink.h"
 #include "move/gp_ranking.h"
 
 GP_RECORD(top_k_params, {
     gp_space outer;                     /* lines: src, dst */
     int64_t axis, axis_stride[2];       /* src, dst; elements */
-    int64_t k, dtype, is_largest, is_last, has_values, is_nan_first;
+    int64_t k, dtype, is_largest;
 });
-
-static int is_float(int64_t dtype)
-{
-    return dtype == GP_F32 || dtype == GP_F64 || dtype == GP_F16 || dtype == GP_BF16;
-}
 
 static uint64_t key_of(int64_t dtype, const void *src, int64_t at)
 {
@@ -35,43 +29,58 @@ static uint64_t key_of(int64_t dtype, const void *src, int64_t at)
     return ((const uint64_t *)src)[at];
 }
 
-/* Whether x comes behind the hindmost of the best, if it stands behind it in the line too; never true of NaN. */
-static int is_worse(const top_k_params *p, float x, float hindmost)
-{
-    if (p->is_last && x == hindmost)
-        return 0;
-    return p->is_largest ? x <= hindmost : x >= hindmost;
-}
+/* Elements of a line that are compared at once. */
+#define GP_SKIPPED 32
 
-/* The first step from here on, of a line side by side, whose element may be among the best. */
-static int64_t skip_worse(const top_k_params *p, const float *x, int64_t step, float hindmost)
-{
-    const gp_vf limit = gp_splat(hindmost);
-    for (; step + GP_VL <= p->axis; step += GP_VL) {
-        const gp_vf v = gp_load(x + step);
-        if (gp_is_any(p->is_largest ? gp_vless(limit, v) : gp_vless(v, limit)) || gp_is_any(gp_vunordered(v, limit)) ||
-            (p->is_last && gp_is_any(gp_vequal(v, limit))))
-            break;
+/* The first step from here on, of a line side by side, whose element may be among the best: it is not behind the hindmost
+ * of these, or NaN. */
+#define GP_SKIP(type)                                                                                                  \
+    {                                                                                                                  \
+        const type *x = (const type *)src + first, limit = x[hindmost];                                                \
+        for (; step + GP_SKIPPED <= p->axis; step += GP_SKIPPED) {                                                     \
+            int any = 0;                                                                                               \
+            if (p->is_largest)                                                                                         \
+                for (int k = 0; k < GP_SKIPPED; k++)                                                                   \
+                    any |= !(x[step + k] <= limit);                                                                    \
+            else                                                                                                       \
+                for (int k = 0; k < GP_SKIPPED; k++)                                                                   \
+                    any |= !(x[step + k] >= limit);                                                                    \
+            if (any)                                                                                                   \
+                break;                                                                                                 \
+        }                                                                                                              \
+        while (step < p->axis && (p->is_largest ? x[step] <= limit : x[step] >= limit))                                \
+            step++;                                                                                                    \
+        return step;                                                                                                   \
     }
-    while (step < p->axis && is_worse(p, x[step], hindmost))
-        step++;
+
+static int64_t skip_worse(const top_k_params *p, const void *src, int64_t first, int64_t step, int64_t hindmost)
+{
+    switch (p->dtype) {
+    case GP_F32:
+        GP_SKIP(float)
+    case GP_F64:
+        GP_SKIP(double)
+    case GP_S32:
+        GP_SKIP(int32_t)
+    case GP_S64:
+        GP_SKIP(int64_t)
+    }
     return step;
 }
 
 /* The k first of a line in `heap`, in order. */
 static void select_line(const top_k_params *p, const void *src, int64_t first, top_k_entry *heap)
 {
-    const float *x = p->dtype == GP_F32 && p->axis_stride[0] == 1 ? (const float *)src + first : NULL;
+    const int is_dense = p->axis_stride[0] == 1;
     int64_t n = 0;
     for (int64_t step = 0; step < p->axis && p->k > 0; step++) {
-        if (x && n == p->k) {
-            step = skip_worse(p, x, step, x[p->is_last ? -heap[0].index : heap[0].index]);
+        if (is_dense && n == p->k) {
+            step = skip_worse(p, src, first, step, heap[0].index);
             if (step == p->axis)
                 break;
         }
-        const uint64_t up = key_of(p->dtype, src, first + step * p->axis_stride[0]), key = p->is_largest ? ~up : up;
-        const int is_first = p->is_nan_first && up == GP_NAN_KEY && is_float(p->dtype);
-        const top_k_entry next = {is_first ? 0 : key, p->is_last ? -step : step};
+        const uint64_t up = key_of(p->dtype, src, first + step * p->axis_stride[0]);
+        const top_k_entry next = {p->is_largest ? ~up : up, step};
         if (n < p->k) {
             heap[n] = next;
             sift_up(heap, n++);
@@ -103,7 +112,7 @@ static int64_t nbytes_of(int64_t dtype)
     return 2;
 }
 
-/* args: src, indices (s64), [values]; scratch: k entries. A task is a line. */
+/* args: src, indices (s64), values; scratch: k entries. A task is a line. */
 GP_DEFINE_KERNEL(any_top_k)
 {
     const top_k_params *p = params;
@@ -113,10 +122,9 @@ GP_DEFINE_KERNEL(any_top_k)
         gp_offsets(&p->outer, line, at);
         select_line(p, args[0], at[0], heap);
         for (int64_t i = 0; i < p->k; i++) {
-            const int64_t index = p->is_last ? -heap[i].index : heap[i].index, to = at[1] + i * p->axis_stride[1];
+            const int64_t index = heap[i].index, to = at[1] + i * p->axis_stride[1];
             ((int64_t *)args[1])[to] = index;
-            if (p->has_values)
-                copy_element(nbytes_of(p->dtype), args[2], to, args[0], at[0] + index * p->axis_stride[0]);
+            copy_element(nbytes_of(p->dtype), args[2], to, args[0], at[0] + index * p->axis_stride[0]);
         }
     }
 }

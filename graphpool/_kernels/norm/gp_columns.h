@@ -8,16 +8,42 @@
 #define GP_COLUMNS 64      /* of a task: four cache lines */
 #define GP_COLUMN_ROWS 32  /* rows that are added up in f32 before they go to f64: 8 KiB of columns */
 
+/* Where an operand of a space lies at one index after another; no division a step. */
+typedef struct {
+    int64_t at[GP_MAX_NDIM], offset;
+} gp_walk;
+
+/* At a linear index; the first operand's strides count. */
+static inline __attribute__((unused)) gp_walk gp_start_walk(const gp_space *space, int64_t linear)
+{
+    gp_walk walk = {.offset = 0};
+    for (int64_t axis = space->ndim - 1; axis >= 0 && linear; axis--) {
+        walk.at[axis] = axis ? linear % space->dim[axis] : linear;
+        linear = axis ? linear / space->dim[axis] : 0;
+        walk.offset += walk.at[axis] * space->stride[0][axis];
+    }
+    return walk;
+}
+
+static inline __attribute__((unused)) void gp_step_walk(const gp_space *space, gp_walk *walk)
+{
+    for (int64_t axis = space->ndim - 1; axis >= 0; axis--) {
+        walk->offset += space->stride[0][axis];
+        if (++walk->at[axis] < space->dim[axis])
+            return;
+        walk->offset -= space->dim[axis] * space->stride[0][axis];
+        walk->at[axis] = 0;
+    }
+}
+
 /* Where the rows of the indices first, first + 1, ... begin, GP_COLUMN_ROWS at most; returns how many there are. */
 static inline __attribute__((unused)) int64_t gp_find_rows(const gp_space *points, int64_t npoints, int64_t first,
                                                            const float *src, const float **rows)
 {
     const int64_t n = gp_min(GP_COLUMN_ROWS, npoints - first);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at[GP_SPACE_OPERANDS];
-        gp_offsets(points, first + i, at);
-        rows[i] = src + at[0];
-    }
+    gp_walk walk = gp_start_walk(points, first);
+    for (int64_t i = 0; i < n; i++, gp_step_walk(points, &walk))
+        rows[i] = src + walk.offset;
     return n;
 }
 

@@ -1,27 +1,13 @@
-/* Reductions over any set of axes.
+/* Reductions of f32 over any set of axes.
  *
  * A task computes up to 64 neighbouring results. Where reduced elements are contiguous it takes them run by run, one
  * result after the other, or as many short runs as there are lanes; where results are, it walks all columns together, row by
  * row.
  */
-#include "norm/gp_columns.h"
 #include "norm/gp_lanes.h"
+#include "norm/gp_reduce.h"
 
 #define CHUNK 2048    /* elements of a run that are gathered at once */
-
-/* What is accumulated, and what becomes of it. */
-GP_ENUM(reduce_term, VALUE, ABS, SQUARE, BEST, PRODUCT);
-GP_ENUM(reduce_finish, PLAIN, MEAN, ROOT);
-
-GP_RECORD(reduce_params, {
-    gp_space outer;                         /* results, but for those of a task's axis: src, dst */
-    gp_space points;                        /* reduced axes, but for the run: src */
-    int64_t npoints, run, run_stride;       /* run: innermost reduced axis; 1 where columns are walked */
-    int64_t width, width_stride[2], tile;   /* axis of results: its size, strides in src and dst, results of a task */
-    int64_t by_column, term, finish;
-    int64_t has_program;
-    double sign;                            /* of x in BEST: -1 makes the maximum a minimum */
-});
 
 /* Accumulators of a task. */
 typedef struct {
@@ -198,13 +184,37 @@ GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n,
         sum[j] += sound ? part[j] : column_sum_f64(term, rows, n, j);
 }
 
+/* Of rows of w columns, the best of sign * x in four vectors of columns from `first` on. */
+GP_INLINE void best_strip(const float *const *rows, int64_t n, int64_t first, int64_t w, float sign, float *best,
+                          const int is_whole)
+{
+    const gp_vf s = gp_splat(sign);
+    gp_vf m[4], nans[4] = {{0}, {0}, {0}, {0}}; /* zeros, or the NaNs of a lane */
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++)
+        m[v] = gp_load(best + first + v * GP_VL);
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++) {
+            const int64_t at = first + v * GP_VL, left = is_whole ? GP_VL : w - at;
+            if (left > 0) {
+                const gp_vf x = left < GP_VL ? gp_load_part(rows[i] + at, left, 0) : gp_load(rows[i] + at);
+                m[v] = gp_vmax(x * s, m[v]);
+                nans[v] = gp_vselect(gp_vequal(x, x), nans[v], x);
+            }
+        }
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++)
+        gp_store(best + first + v * GP_VL, m[v] + nans[v]);
+}
+
 static void add_bests(const float *const *rows, int64_t n, int64_t w, float sign, float *best)
 {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < w; j++) {
-            const float x = sign * rows[i][j];
-            best[j] = (x > best[j]) | (x != x) ? x : best[j];
-        }
+    int64_t j = 0;
+    for (; j + 4 * GP_VL <= w; j += 4 * GP_VL)
+        best_strip(rows, n, j, w, sign, best, 1);
+    if (j < w)
+        best_strip(rows, n, j, w, sign, best, 0);
 }
 
 static void add_products(const float *const *rows, int64_t n, int64_t w, double *product)

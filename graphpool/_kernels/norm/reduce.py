@@ -1,4 +1,4 @@
-"""Reduction kernels (``norm/reduce.c``) and walks along one axis (``norm/scan.c``)."""
+"""Reduction kernels (``norm/reduce.c``, ``norm/reduce_wide.c``) and walks along one axis (``norm/scan.c``)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,15 @@ REDUCTIONS = {
 }  # fmt: skip
 """Name -> what is accumulated, what is done at the end, sign of x."""
 
+_OF_ALL_TYPES = ("sum", "prod", "max", "min")
+
 
 def reduce(
     name: str,
     shape: Sequence[int],
     axes: Sequence[int],
     *,
+    dtype: str = "f32",
     src_strides: Sequence[int] | None = None,
     dst_strides: Sequence[int] | None = None,
     epilogue: bytes = b"",
@@ -50,17 +53,22 @@ def reduce(
     """Reduce over a set of axes, each given once; over none it copies (or takes |x|, x^2, ...). Arguments: src, dst.
 
     `name` is a key of `REDUCTIONS`; dst_strides are those of the kept axes. A reduction of nothing gives the identity:
-    0, 1 for prod, -inf for max, inf for min, NaN for mean. NaN wins in max and min. Sums are blocked and collected in
-    f64; squares that f32 cannot hold are added in f64. InvalidArgumentError: unknown name, or an axis given twice.
+    0, 1 for prod, -inf or the least integer for max, inf or the largest one for min, NaN for mean. NaN wins in max and
+    min. `dtype`, of both: f32, whose sums are blocked and collected in f64, as are squares that f32 cannot hold; f64;
+    or an integer type of 8 to 64 bits, which wraps around. InvalidArgumentError: unknown name, or an axis given twice.
+    UnsupportedError: a type other than f32 with an epilogue, or another name than sum, prod, max and min.
     Tasks: up to 64 neighbouring results each.
     """
     if name not in REDUCTIONS:
         raise InvalidArgumentError(explain("unknown reduction", accepted=", ".join(REDUCTIONS), got=name))
     term, finish, sign = REDUCTIONS[name]
+    if dtype != "f32" and (epilogue or name not in _OF_ALL_TYPES):
+        accepted = f"{', '.join(_OF_ALL_TYPES)} without an epilogue"
+        raise UnsupportedError(explain(f"reduction of {dtype}", accepted=accepted, got=name), dtype=dtype)
     values = _divide(shape, axes, src_strides, dst_strides)
     values |= {"term": _TERMS[term], "finish": _FINISHES[finish], "sign": sign, "has_program": bool(epilogue)}
     ntasks = values.pop("outer_size") * -(-values["width"] // values["tile"])
-    return pack("f32_reduce", values, ntasks=ntasks, tail=epilogue, isa=isa)
+    return pack(f"{dtype}_reduce", values, ntasks=ntasks, tail=epilogue, isa=isa)
 
 
 def reduce_row(shape: Sequence[int], axes: Sequence[int], src_strides: Sequence[int]) -> tuple[int, int]:
@@ -73,6 +81,7 @@ def arg_extreme(
     shape: Sequence[int],
     axis: int,
     *,
+    dtype: str = "f32",
     is_min: bool = False,
     select_last_index: bool = False,
     src_strides: Sequence[int] | None = None,
@@ -81,7 +90,8 @@ def arg_extreme(
     """Index of the largest (or smallest) element along an axis; as in NumPy a NaN counts as the extreme.
 
     Arguments: src, dst (s64, dense, of the other axes). `select_last_index`: of equal extremes the last instead of the
-    first. UnsupportedError: the axis has 2^31 elements or more. Tasks: up to 64 lines each.
+    first. `dtype` of src: f32, f64, s32, u32, s64 or u64. UnsupportedError: the axis has 2^31 elements or more.
+    Tasks: up to 64 lines each.
     """
     src = check_strides("src", shape, src_strides)
     axis = normalise_axis(axis, len(shape))
@@ -92,7 +102,7 @@ def arg_extreme(
     dst = list(dense_strides(*without(axis, shape)))
     dst.insert(axis, 0)
     flags = {"is_min": is_min, "is_last": select_last_index}
-    return _scan("f32_arg_extreme", shape, axis, src, dst, flags, isa)
+    return _scan(f"{dtype}_arg_extreme", shape, axis, src, dst, flags, isa)
 
 
 def running(

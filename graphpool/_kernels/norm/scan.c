@@ -1,5 +1,6 @@
 /* Walks along one axis that keep order: position of the extreme, running sum and product. A task is up to 64 lines. */
 #include "norm/gp_columns.h"
+#include "norm/gp_fold.h"
 
 GP_RECORD(scan_params, {
     gp_space outer;                    /* lines, but for those of the width: src, dst */
@@ -24,118 +25,127 @@ static lines get_lines(const scan_params *p, int64_t task)
                    at[1] + first * p->width_stride[1]};
 }
 
-static void load_line(const float *x, int64_t stride, int64_t w, float sign, float *line)
-{
-    if (stride == 1)
-        for (int64_t j = 0; j < w; j++)
-            line[j] = sign * x[j];
-    else
-        for (int64_t j = 0; j < w; j++)
-            line[j] = sign * x[j * stride];
-}
+/* The place of the extreme, for elements of any type; a NaN is more extreme than all numbers. Lines side by side keep what
+ * is the best so far, and its index; of one dense line the extreme is found first, then where it stands. */
+#define GP_IS_BETTER(x, best, is_min, is_last)                                                                         \
+    (((is_min) ? (x) < (best) : (x) > (best)) | ((is_last) & ((x) == (best))) |                                        \
+     (((x) != (x)) & ((is_last) | ((best) == (best)))))
 
-/* Keep the first (or last) largest value and its index; any NaN is larger than all numbers. */
-static void update_first(const float *x, int64_t w, int32_t i, float *best, int32_t *index)
-{
-    for (int64_t j = 0; j < w; j++) {
-        const int better = (x[j] > best[j]) | ((x[j] != x[j]) & (best[j] == best[j]));
-        best[j] = better ? x[j] : best[j];
-        index[j] = better ? i : index[j];
-    }
-}
+#define GP_IS_EXTREME(x, extreme) (((x) == (extreme)) | (((x) != (x)) & ((extreme) != (extreme))))
 
-static void update_last(const float *x, int64_t w, int32_t i, float *best, int32_t *index)
-{
-    for (int64_t j = 0; j < w; j++) {
-        const int better = (x[j] >= best[j]) | (x[j] != x[j]);
-        best[j] = better ? x[j] : best[j];
-        index[j] = better ? i : index[j];
-    }
-}
-
-/* Whether elements are the extreme: NaN if it is one, else equal to it. */
-GP_INLINE gp_vmask are_extreme(gp_vf v, gp_vf extreme, int is_nan)
-{
-    return is_nan ? gp_vunordered(v, v) : gp_vequal(v, extreme);
-}
-
-/* The vector of a line that begins at `at`, of m elements; what lies behind them is an extreme only where all are. */
-GP_INLINE gp_vf load_of_line(const float *line, int64_t at, int64_t m, float none)
-{
-    return m < GP_VL ? gp_load_part(line + at, m, none) : gp_load(line + at);
-}
-
-/* The place of the extreme in one dense line: what it is, then where it stands first, or last. */
-static int64_t find_in_line(const scan_params *p, const float *line)
-{
-    const float sign = p->is_min ? -1 : 1, none = sign * -INFINITY;
-    const int64_t n = p->axis, last = (n - 1) / GP_VL * GP_VL;
-    gp_vf best = gp_splat(-INFINITY), nans = {0};
-    for (int64_t at = 0; at <= last; at += GP_VL) {
-        const gp_vf v = load_of_line(line, at, n - at, none);
-        best = gp_vmax(v * sign, best);
-        nans = gp_vselect(gp_vequal(v, v), nans, v);
-    }
-    const int is_nan = gp_is_any(gp_vunordered(nans, nans));
-    const float extreme = sign * gp_lane_max(best);
-    for (int64_t k = 0; k <= last; k += GP_VL) {
-        const int64_t at = p->is_last ? last - k : k, m = gp_min(GP_VL, n - at);
-        if (!gp_is_any(are_extreme(load_of_line(line, at, m, none), gp_splat(extreme), is_nan)))
-            continue;
-        for (int64_t j = 0; j < m; j++) {
-            const int64_t i = at + (p->is_last ? m - 1 - j : j);
-            if (is_nan ? line[i] != line[i] : line[i] == extreme)
-                return i;
-        }
-    }
-    return 0; /* not reached: the extreme is one of them */
-}
-
-GP_DEFINE_KERNEL(f32_arg_extreme)
-{
-    const scan_params *p = params;
-    for (int64_t task = begin; task < end; task++) {
-        const lines t = get_lines(p, task);
-        float best[GP_COLUMNS], x[GP_COLUMNS];
-        int32_t index[GP_COLUMNS] = {0};
-        if (p->axis_stride[0] == 1 && p->axis >= GP_COLUMNS) {
-            for (int64_t j = 0; j < t.w; j++)
-                ((int64_t *)args[1])[t.dst + j * p->width_stride[1]] =
-                    find_in_line(p, (const float *)args[0] + t.src + j * p->width_stride[0]);
-            continue;
-        }
-        for (int64_t j = 0; j < GP_COLUMNS; j++)
-            best[j] = -INFINITY;
-        for (int64_t i = 0; i < p->axis; i++) {
-            const float *from = (const float *)args[0] + t.src + i * p->axis_stride[0];
-            load_line(from, p->width_stride[0], t.w, p->is_min ? -1 : 1, x);
-            (p->is_last ? update_last : update_first)(x, t.w, (int32_t)i, best, index);
-        }
-        for (int64_t j = 0; j < t.w; j++)
-            ((int64_t *)args[1])[t.dst + j * p->width_stride[1]] = index[j];
-    }
-}
-
-/* Running sums and products: `wide` adds up elements of `type`. */
-#define GP_RUNNING(NAME, type, wide)                                                                                   \
-    GP_DEFINE_KERNEL(NAME##_running)                                                                                   \
+#define GP_ARG_EXTREME(NAME, type, wide, least, largest)                                                               \
+    GP_DEFINE_FOLD(NAME, MAX, type, wide)                                                                              \
+    GP_DEFINE_FOLD(NAME, MIN, type, wide)                                                                              \
+                                                                                                                       \
+    static inline __attribute__((always_inline)) void NAME##_update(                                                   \
+        const type *restrict x, int64_t stride, int64_t w, int32_t i, const int is_min, const int is_last,             \
+        type *restrict best, int32_t *restrict index)                                                                  \
+    {                                                                                                                  \
+        for (int64_t j = 0; j < w; j++) {                                                                              \
+            const type next = x[j * stride];                                                                           \
+            const int is_better = GP_IS_BETTER(next, best[j], is_min, is_last);                                        \
+            best[j] = is_better ? next : best[j];                                                                      \
+            index[j] = is_better ? i : index[j];                                                                       \
+        }                                                                                                              \
+    }                                                                                                                  \
+                                                                                                                       \
+    static inline __attribute__((always_inline)) void NAME##_walk(const scan_params *p, const type *x, int64_t w,      \
+                                                                  const int is_min, const int is_last, int32_t *index) \
+    {                                                                                                                  \
+        type best[GP_COLUMNS];                                                                                         \
+        for (int64_t j = 0; j < w; j++) {                                                                              \
+            best[j] = x[j * p->width_stride[0]];                                                                       \
+            index[j] = 0;                                                                                              \
+        }                                                                                                              \
+        for (int64_t i = 1; i < p->axis; i++) {                                                                        \
+            x += p->axis_stride[0];                                                                                    \
+            if (p->width_stride[0] == 1)                                                                               \
+                NAME##_update(x, 1, w, (int32_t)i, is_min, is_last, best, index);                                      \
+            else                                                                                                       \
+                NAME##_update(x, p->width_stride[0], w, (int32_t)i, is_min, is_last, best, index);                     \
+        }                                                                                                              \
+    }                                                                                                                  \
+                                                                                                                       \
+    static int64_t NAME##_find(const scan_params *p, const type *x)                                                    \
+    {                                                                                                                  \
+        enum { LANES = 128 / sizeof(type) };                                                                           \
+        const type extreme = (p->is_min ? NAME##_MIN_row : NAME##_MAX_row)(x, p->axis, 1, x[0]);                       \
+        int64_t begin = 0, end = p->axis, any = 0;                                                                     \
+        while (end - begin > LANES && !any) {                                                                          \
+            const type *block = p->is_last ? x + end - LANES : x + begin;                                              \
+            for (int64_t k = 0; k < LANES; k++)                                                                        \
+                any |= GP_IS_EXTREME(block[k], extreme);                                                               \
+            begin += !any && !p->is_last ? LANES : 0;                                                                  \
+            end -= !any && p->is_last ? LANES : 0;                                                                     \
+        }                                                                                                              \
+        if (p->is_last) {                                                                                              \
+            while (end > begin + 1 && !GP_IS_EXTREME(x[end - 1], extreme))                                             \
+                end--;                                                                                                 \
+            return end - 1;                                                                                            \
+        }                                                                                                              \
+        while (begin < end - 1 && !GP_IS_EXTREME(x[begin], extreme))                                                   \
+            begin++;                                                                                                   \
+        return begin;                                                                                                  \
+    }                                                                                                                  \
+                                                                                                                       \
+    GP_DEFINE_KERNEL(NAME##_arg_extreme)                                                                               \
     {                                                                                                                  \
         const scan_params *p = params;                                                                                 \
         for (int64_t task = begin; task < end; task++) {                                                               \
             const lines t = get_lines(p, task);                                                                        \
-            wide total[GP_COLUMNS];                                                                                    \
-            for (int64_t j = 0; j < GP_COLUMNS; j++)                                                                   \
-                total[j] = (wide)p->is_product;                                                                        \
-            for (int64_t step = 0; step < p->axis; step++) {                                                           \
-                const int64_t i = p->is_reverse ? p->axis - 1 - step : step;                                           \
-                const type *x = (const type *)args[0] + t.src + i * p->axis_stride[0];                                 \
-                type *y = (type *)args[1] + t.dst + i * p->axis_stride[1];                                             \
-                for (int64_t j = 0; j < t.w; j++) {                                                                    \
-                    const wide before = total[j], element = (wide)x[j * p->width_stride[0]];                           \
-                    total[j] = p->is_product ? before * element : before + element;                                    \
-                    y[j * p->width_stride[1]] = (type)(p->is_exclusive ? before : total[j]);                           \
-                }                                                                                                      \
+            const type *x = (const type *)args[0] + t.src;                                                             \
+            int64_t *dst = (int64_t *)args[1] + t.dst;                                                                 \
+            int32_t index[GP_COLUMNS];                                                                                 \
+            const int is_long = p->axis_stride[0] == 1 && p->axis >= GP_COLUMNS;                                       \
+            if (is_long)                                                                                               \
+                for (int64_t j = 0; j < t.w; j++)                                                                      \
+                    dst[j * p->width_stride[1]] = NAME##_find(p, x + j * p->width_stride[0]);                          \
+            else if (p->is_min)                                                                                        \
+                p->is_last ? NAME##_walk(p, x, t.w, 1, 1, index) : NAME##_walk(p, x, t.w, 1, 0, index);                \
+            else                                                                                                       \
+                p->is_last ? NAME##_walk(p, x, t.w, 0, 1, index) : NAME##_walk(p, x, t.w, 0, 0, index);                \
+            for (int64_t j = 0; j < t.w && !is_long; j++)                                                              \
+                dst[j * p->width_stride[1]] = index[j];                                                                \
+        }                                                                                                              \
+    }
+
+GP_ARG_EXTREME(f32, float, float, -INFINITY, INFINITY)
+GP_WIDE_TYPES(GP_ARG_EXTREME)
+
+/* Running sums and products: `wide` adds up elements of `type`. Sums of lines that lie side by side are vectors. */
+#define GP_RUNNING(NAME, type, wide)                                                                                   \
+    static inline __attribute__((always_inline)) void NAME##_walk_lines(                                               \
+        const scan_params *p, const type *src, type *dst, int64_t w, int64_t src_width, int64_t dst_width,             \
+        const int is_product, const int is_exclusive)                                                                  \
+    {                                                                                                                  \
+        wide total[GP_COLUMNS];                                                                                        \
+        for (int64_t j = 0; j < GP_COLUMNS; j++)                                                                       \
+            total[j] = (wide)is_product;                                                                               \
+        for (int64_t step = 0; step < p->axis; step++) {                                                               \
+            const int64_t i = p->is_reverse ? p->axis - 1 - step : step;                                               \
+            const type *x = src + i * p->axis_stride[0];                                                               \
+            type *y = dst + i * p->axis_stride[1];                                                                     \
+            _Pragma("GCC ivdep") for (int64_t j = 0; j < w; j++)                                                       \
+            {                                                                                                          \
+                const wide before = total[j], element = (wide)x[j * src_width];                                        \
+                total[j] = is_product ? before * element : before + element;                                           \
+                y[j * dst_width] = (type)(is_exclusive ? before : total[j]);                                           \
             }                                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    GP_DEFINE_KERNEL(NAME##_running)                                                                                   \
+    {                                                                                                                  \
+        const scan_params *p = params;                                                                                 \
+        const int is_plain = !p->is_product && !p->is_exclusive && p->width_stride[0] == 1 && p->width_stride[1] == 1; \
+        for (int64_t task = begin; task < end; task++) {                                                               \
+            const lines t = get_lines(p, task);                                                                        \
+            const type *src = (const type *)args[0] + t.src;                                                           \
+            type *dst = (type *)args[1] + t.dst;                                                                       \
+            if (is_plain)                                                                                              \
+                NAME##_walk_lines(p, src, dst, t.w, 1, 1, 0, 0);                                                       \
+            else                                                                                                       \
+                NAME##_walk_lines(p, src, dst, t.w, p->width_stride[0], p->width_stride[1], (int)p->is_product,        \
+                                  (int)p->is_exclusive);                                                               \
         }                                                                                                              \
     }
 
@@ -143,8 +153,11 @@ GP_RUNNING(f32, float, double)
 GP_RUNNING(f64, double, double)
 GP_RUNNING(s64, int64_t, uint64_t)
 
+#define GP_ARG_ENTRY(NAME, type, wide, least, largest) GP_ENTRY(NAME##_arg_extreme, scan_params),
+
 const gp_kernel_entry GP_KERNEL(scan_table)[] = {
     GP_ENTRY(f32_arg_extreme, scan_params),
+    GP_WIDE_TYPES(GP_ARG_ENTRY)
     GP_ENTRY(f32_running, scan_params),
     GP_ENTRY(f64_running, scan_params),
     GP_ENTRY(s64_running, scan_params),

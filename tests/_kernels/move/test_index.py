@@ -103,6 +103,31 @@ def test_lines_whose_elements_have_one_index_or_nearly(spread, index_type, isa):
             np.testing.assert_array_equal(place.array(np.float32, table.shape), expected)
 
 
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", ["u8", "u16", "f32", "u64"])
+def test_elements_of_every_size_along_every_axis(dtype, index_type, isa):
+    rng = np.random.default_rng(5)
+    table = random_numbers(rng, dtype, (5, 7, 6))
+    item, index_dtype = table.itemsize, "s32" if index_type is np.int32 else "s64"
+    steps = list(table.strides)
+    for axis in range(3):
+        shape = [4 if k == axis else dim for k, dim in enumerate(table.shape)]
+        indices = rng.integers(-table.shape[axis], table.shape[axis], shape).astype(index_type)
+        strides = [stride // indices.itemsize for stride in indices.strides]
+        bases = [0 if k == axis else step for k, step in enumerate(steps)]
+        geometry = shape, strides, bases, [(table.shape[axis], steps[axis])], item, index_dtype
+        out = Guarded(item * indices.size)
+        gather(*geometry, isa=isa)(table, indices, out.bytes)
+        positive = indices % table.shape[axis]
+        np.testing.assert_array_equal(out.array(NUMPY[dtype], indices.shape), np.take_along_axis(table, positive, axis))
+        updates, expected, place = random_numbers(rng, dtype, shape), table.copy(), table.copy()
+        for at in np.ndindex(*shape):
+            expected[(*at[:axis], positive[at], *at[axis + 1 :])] = updates[at]
+        scatter(*geometry, dtype=dtype, isa=isa)(updates.view(np.uint8), indices, place.view(np.uint8))
+        np.testing.assert_array_equal(place, expected)
+
+
 def test_scatter_lets_nan_win():
     out, updates = np.array([np.nan, 1.0, 1.0]), np.array([2.0, np.nan, 0.5])
     scatter((3,), (1,), (0,), [(3, 8)], 8, dtype="f64", reduction="max")(updates, np.arange(3), out)
@@ -131,42 +156,38 @@ def test_top_k(dtype, isa):
 
 
 @pytest.mark.parametrize("isa", isas())
-@pytest.mark.parametrize("is_nan_first", [False, True])
-@pytest.mark.parametrize("is_last", [False, True])
-def test_what_vectors_pass_over_is_not_among_the_best(is_last, is_nan_first, isa):
-    """Lines of f32 are looked at in vectors, those of f64 one by one: equal ones, NaN, infinities and zeros alike."""
+@pytest.mark.parametrize("dtype", ["f32", "f64", "s32", "s64"])
+def test_what_vectors_pass_over_is_not_among_the_best(dtype, isa):
+    """Lines side by side are looked at in blocks, others one by one: equal ones, NaN, infinities and zeros alike."""
     rng = np.random.default_rng(6)
-    for length in (1, 15, 16, 17, 100, 333):
-        x = rng.integers(-40, 40, (2, length)).astype(np.float32) / 4
-        special = rng.random(x.shape) < 0.1
-        x[special] = rng.choice(np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0]), special.sum())
+    for length in (1, 31, 32, 33, 100, 333):
+        x = rng.integers(-40, 40, (2, length)).astype(NUMPY[dtype])
+        if dtype[0] == "f":
+            special = rng.random(x.shape) < 0.1
+            x[special] = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0], special.sum())
         for k in {1, min(length, 7), length}:
             for is_largest in (True, False):
-                flags = {"is_largest": is_largest, "select_last_index": is_last, "is_nan_first": is_nan_first}
                 found = [np.empty((2, k), np.int64) for _ in range(2)]
-                for dtype, out in zip(("f32", "f64"), found, strict=True):
-                    kernel = top_k(x.shape, 1, k, dtype, has_values=False, isa=isa, **flags)
-                    kernel(x.astype(dtype.replace("f", "float")), out)
+                for memory, strides, out in zip((x, np.asfortranarray(x)), (None, (1, 2)), found, strict=True):
+                    kernel = top_k(x.shape, 1, k, dtype, is_largest=is_largest, src_strides=strides, isa=isa)
+                    kernel(memory.T if strides else memory, out, np.empty((2, k), x.dtype))
                 np.testing.assert_array_equal(*found)
 
 
 def pick_one(x, **flags):
     out = np.zeros(1, np.int64)
-    top_k(x.shape, 0, 1, "f64", has_values=False, **flags)(x, out)
+    top_k(x.shape, 0, 1, "f64", **flags)(x, out, np.zeros(1))
     return int(out[0])
 
 
 def test_top_k_of_equal_numbers_and_nan():
     x = np.array([1.0, -0.0, 3.0, 0.0, 3.0, -1.0])
     assert pick_one(x) == 2
-    assert pick_one(x, select_last_index=True) == 4
     assert pick_one(x[:2], is_largest=False) == 1
     assert pick_one(x[[1, 3]], is_largest=False) == 0
     with_nan = np.array([1.0, np.nan, 5.0, np.nan])
     assert pick_one(with_nan) == 1
     assert pick_one(with_nan, is_largest=False) == 0
-    assert pick_one(with_nan, is_largest=False, is_nan_first=True) == 1
-    assert pick_one(with_nan, is_largest=False, is_nan_first=True, select_last_index=True) == 3
 
 
 def test_errors():

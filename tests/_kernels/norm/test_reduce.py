@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.norm.reduce import REDUCTIONS, arg_extreme, reduce, running
-from graphpool.errors import InvalidArgumentError, InvalidShapeError
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.guard_pages import guarded_array, guarded_copy
 from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
 
@@ -67,6 +67,54 @@ def test_every_reduction_has_a_reference():
 )  # fmt: skip
 def test_matches_float64(name, shape, axes, isa):
     check(name, sample(shape, name), axes, isa)
+
+
+TYPES = {
+    "s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64, "u8": np.uint8, "u16": np.uint16,
+    "u32": np.uint32, "u64": np.uint64, "f64": np.float64,
+}  # fmt: skip
+UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def random_of_type(dtype, shape):
+    rng = np.random.default_rng(sum(shape))
+    if dtype == "f64":
+        return rng.normal(1, 0.2, shape)
+    info = np.iinfo(TYPES[dtype])
+    return rng.integers(info.min, info.max, shape, TYPES[dtype], endpoint=True)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((1,), (0,)), ((5,), ()), ((40, 130), (0,)), ((40, 130), (1,)), ((3, 5000), (1,)), ((3, 4, 5, 6), (1, 2)),
+        ((6, 9, 11), (0, 1, 2)), ((5, 33, 3), (0, 2)), ((3, 100, 3), (1,)), ((3, 0), (1,)), ((0, 3), (1,)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_type(dtype, shape, axes, isa):
+    x = random_of_type(dtype, shape)
+    kept = tuple(dim for k, dim in enumerate(shape) if k not in axes)
+    for name, ufunc in UFUNCS.items():
+        call = reduce(name, shape, axes, dtype=dtype, isa=isa)
+        y = execute(call, x, Out(kept, x.dtype))
+        limits = np.finfo(x.dtype) if dtype == "f64" else np.iinfo(x.dtype)
+        low, high = (-np.inf, np.inf) if dtype == "f64" else (limits.min, limits.max)
+        initial = {"sum": 0, "prod": 1, "max": low, "min": high}[name]
+        expected = ufunc.reduce(x, axis=axes, dtype=x.dtype, initial=initial) if axes else x
+        np.testing.assert_allclose(y, expected, 1e-12 if dtype == "f64" else 0, err_msg=name)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_nan_of_f64_wins(axis, isa):
+    x = np.random.default_rng(0).normal(size=(70, 90))
+    x[3, 5], x[69, 89], x[11, 0] = np.nan, np.nan, np.inf
+    for name in UFUNCS:
+        y = execute(reduce(name, x.shape, (axis,), dtype="f64", isa=isa), x, Out((x.shape[1 - axis],), np.float64))
+        np.testing.assert_allclose(y, UFUNCS[name].reduce(x, axis=axis), 1e-12, err_msg=name)
 
 
 @settings(max_examples=60, deadline=None)
@@ -131,6 +179,7 @@ def test_epilogue(axes, isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "s32", "u32", "s64", "u64"])
 @pytest.mark.parametrize("is_min", [False, True])
 @pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize(
@@ -148,10 +197,12 @@ def test_epilogue(axes, isa):
     ],
     ids=str,
 )
-def test_arg_extreme(shape, axis, is_last, is_min, isa):
-    x = np.random.default_rng(1).integers(-3, 4, shape).astype(np.float32)
-    x[x == 3] = np.nan if sum(shape) % 2 else np.inf
-    call = arg_extreme(shape, axis, is_min=is_min, select_last_index=is_last, isa=isa)
+def test_arg_extreme(shape, axis, is_last, is_min, dtype, isa):
+    x = np.random.default_rng(1).integers(-3, 4, shape)
+    x = x.astype(np.float32) if dtype == "f32" else x.astype(TYPES[dtype])
+    if dtype[0] == "f":
+        x[x == 3] = np.nan if sum(shape) % 2 else np.inf
+    call = arg_extreme(shape, axis, dtype=dtype, is_min=is_min, select_last_index=is_last, isa=isa)
     y = execute(call, x, Out(tuple(dim for k, dim in enumerate(shape) if k != axis), "i8"))
     flipped = np.flip(x, axis) if is_last else x
     found = (np.argmin if is_min else np.argmax)(flipped, axis)
@@ -190,6 +241,10 @@ def test_bad_arguments():
         reduce("sum", (2, 3), (0, -2))
     with pytest.raises(InvalidShapeError, match="no such axis"):
         reduce("sum", (2, 3), (2,))
+    with pytest.raises(UnsupportedError, match="reduction of s32"):
+        reduce("mean", (2, 3), (0,), dtype="s32")
+    with pytest.raises(UnsupportedError, match="without an epilogue"):
+        reduce("sum", (2, 3), (0,), dtype="f64", epilogue=b"program")
     with pytest.raises(InvalidShapeError, match="at least one element"):
         arg_extreme((2, 0), 1)
 

@@ -21,20 +21,15 @@ _NARROW = frozenset({DataType.F32, DataType.BF16, DataType.F16, DataType.S8, Dat
 
 @rule("ArgMax", "ArgMin")
 def lower_arg_extreme(lowering: Lowering, op: Op) -> None:
-    """The kernel of f32 where it is exact, else the selection of one element."""
-    source, axis = lowering.value(op.inputs[0].id), op.attrs["axis"]
-    is_min, is_last = op.kind == "ArgMin", op.attrs["select_last_index"]
+    """One kernel; in f32 where that holds all values of the type."""
+    source = lowering.value(op.inputs[0].id)
     place = lowering.target(op.outputs[0].id)
     if source.dtype in _NARROW:
         source = lowering.typed(source)
-        call = arg_extreme(
-            source.shape, axis, is_min=is_min, select_last_index=is_last, src_strides=source.strides
-        )  # fmt: skip
-    else:
-        call = top_k(
-            source.shape, axis, 1, source.dtype.value, is_largest=not is_min, select_last_index=is_last,
-            has_values=False, is_nan_first=True, src_strides=source.strides,
-        )  # fmt: skip
+    call = arg_extreme(
+        source.shape, op.attrs["axis"], dtype=source.dtype.value, is_min=op.kind == "ArgMin",
+        select_last_index=op.attrs["select_last_index"], src_strides=source.strides,
+    )  # fmt: skip
     lowering.emit(call, [source, place])
     lowering.finish(op.outputs[0].id, place)
 
@@ -57,7 +52,7 @@ def lower_running(lowering: Lowering, op: Op) -> None:
 
 @rule("TopK")
 def lower_top_k(lowering: Lowering, op: Op) -> None:
-    """One kernel finds values and indices; it passes over lines of f32 in vectors, where these are contiguous."""
+    """One kernel finds values and indices; it passes over lines in vectors, where these are contiguous."""
     source = lowering.value(op.inputs[0].id)
     axis = op.attrs["axis"] % len(source.shape)
     if source.dtype is DataType.F32:
