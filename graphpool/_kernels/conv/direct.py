@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from graphpool._dataclasses import dataclass, replace
+from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core._dispatch import blas_slot, isas
@@ -22,7 +22,7 @@ from ..core.call import KernelCall, pack
 from ..gemm.matmul import BLAS_INT_MAX, needs_pack, panel_nbytes
 from ..gemm.post_ops import NO_POST_OPS, PostOps
 from ..gemm.problem import aligned
-from ..image.window import Window, merged_stride, plan_rows
+from ..image.window import Window, merged_stride, plan_rows, single_rows
 from .problem import check_weight_strides
 
 if TYPE_CHECKING:
@@ -61,11 +61,7 @@ class _Convolution:
         check_weight_strides(weights, len(shape.kernel))
         if exact_depth < 0:
             raise InvalidArgumentError(explain("exact_depth", accepted=">= 0", got=exact_depth))
-        window = problem.window
-        if shape.out_channels == 1:
-            n, _, *steps = window.dst_strides
-            span = 1 + sum(max(dim - 1, 0) * step for dim, step in zip(window.dst, steps, strict=True))
-            window = replace(window, dst_strides=(n, span, *steps))
+        window = single_rows(problem.window, shape.out_channels)
         filled = (*weights[:3], *(0,) * (3 - len(shape.kernel)), *weights[3:])
         ic, oc = shape.in_channels // shape.groups, shape.out_channels // shape.groups
         transposed = problem.is_transposed

@@ -8,8 +8,8 @@
     X(conv_bf16_table) X(conv_packed_table) X(conv_s8_table) X(conv_depthwise_table)                                   \
     X(winograd_table) X(conv_weights_table) X(fold_table) X(lookup_table) X(quantize_table) X(pool_table)              \
     X(resample_table) X(attention_table) X(attention_backward_table) X(recurrent_table) X(tree_table)                  \
-    X(tree_weights_table) X(search_table) X(regions_table) X(couple_table)                                    \
-    X(reduce_wide_table)
+    X(tree_weights_table) X(search_table) X(regions_table) X(couple_table) X(reduce_wide_table)                \
+    X(conv_overlap_table)
 
 static const gp_kernel_entry core_table[] = {
     GP_INNER(gp_dtype),

@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import as_size, largest, least
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
@@ -30,6 +30,7 @@ __all__ = [
     "is_sparse",
     "merged_stride",
     "plan_rows",
+    "single_rows",
 ]
 
 MOST_LANES = 16
@@ -207,6 +208,15 @@ def channel_block(window: Window, channels: int) -> int:
     """Channels of a row task."""
     rows = _TILE_ELEMENTS[window.channels_last] // max(window.dst[2], 1)
     return least(least(largest(rows // 16 * 16, 16), 256), largest(channels, 1))
+
+
+def single_rows(window: Window, channels: int) -> Window:
+    """The window; of results of a single channel as one whose rows are numbered along pixels, as vectors run then."""
+    if channels != 1:
+        return window
+    n, _, *steps = window.dst_strides
+    span = 1 + sum(max(dim - 1, 0) * step for dim, step in zip(window.dst, steps, strict=True))
+    return replace(window, dst_strides=(n, span, *steps))
 
 
 def plan_rows(window: Window, batch: int, channels: int, post_ops: PostOps) -> tuple[dict[str, Any], int, int]:

@@ -17,7 +17,7 @@ from .choice import Choice, lower_first
 from .conv_packed import find_packed, find_unpacked
 from .conv_problem import ConvSite
 from .int8_conv import find_int8
-from .transposed import find_phases
+from .transposed import find_overlap, find_phases
 
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
@@ -89,4 +89,4 @@ def _forced_convolution(kind: str) -> str:
 
 
 CONVOLUTION = (find_int8, find_packed, find_unpacked, find_plain)
-TRANSPOSED = (find_phases, find_plain)
+TRANSPOSED = (find_overlap, find_phases, find_plain)

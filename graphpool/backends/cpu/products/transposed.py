@@ -1,4 +1,6 @@
-"""Constant weights of transposed convolutions: each phase of the result is a small convolution with stride 1.
+"""Transposed convolutions: constant weights phase by phase, and products of pixels where results have few channels.
+
+Each phase of the result is a small convolution with stride 1.
 
 Along an axis of stride s, the results r, r + s, r + 2 s, ... meet the same taps of the kernel, every (s / gcd(s, d))-th
 for dilation d, and the taps of different r are different ones. So the result falls into prod(strides) phases, each the
@@ -14,13 +16,19 @@ from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass, replace
 
+from ...._kernels.conv.overlap import overlap
 from ...._kernels.conv.packed import has_lines
 from ...._kernels.conv.problem import ConvProblem, ConvShape
+from ...._kernels.gemm.matmul import matmul
+from ...._kernels.gemm.problem import MatmulProblem
+from ...._kernels.image.window import merged_stride
+from ...._sizes import Preference
 from ....graph.shapes import conv_weight_axes, per_axis, resolve_pads
 from ....typing import DataType
 from ..choices import forced
 from ..layout.images import axes_of, pick, spans_too_much
 from ..layout.packed import MOST_PHASES, ConvAxes, PhaseWeights
+from ..lower.epilogue import find_image, make_epilogue
 from ..lower.instructions import apply
 from ..lower.post_ops import FusedPostOps, is_plain_bias
 from ..lower.region import Region, region_name
@@ -37,7 +45,10 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from .conv_problem import ConvSite
 
-__all__ = ["find_phases"]
+__all__ = ["find_overlap", "find_phases"]
+
+_FEW_CHANNELS = 4
+"""Channels of a result that leave most of a vector of channels empty, on every instruction set but the weakest."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,75 @@ def find_phases(site: ConvSite) -> Choice | None:
         return Choice(lambda place: _emit(site, own, place), site.target())
     packed = pack_floats(site, layout, phases, None if groups > 1 else outer, oc)
     return Choice(lambda place: _emit(site, packed, place), packed=packed.panels)
+
+
+def find_overlap(site: ConvSite) -> Choice | None:
+    """One product in which vectors run along the pixels of the source, then sums where windows overlap.
+
+    None where the result has more channels than a few, for several groups, where the weights of a channel do not lie
+    behind one another, or where the products would take far more memory than source and result.
+    """
+    lowering, op = site.lowering, site.op
+    source, weights = (lowering.shapes[tensor.id] for tensor in op.inputs[:2])
+    _, outer, kernel_axes = conv_weight_axes(len(weights), op.attrs["weights_format"])
+    kernel = pick(weights, kernel_axes)
+    is_refused = site.group.dequantized or forced("ConvTranspose") == "blas" or op.attrs["groups"] != 1
+    if is_refused or 0 in (*weights, *site.result) or weights[outer] > _FEW_CHANNELS:
+        return None
+    value = lowering.any_value(op.inputs[1].id)
+    if value.layout is not None or merged_stride(_rows_of_weights(value, outer, kernel_axes)) is None:
+        return None
+    spatial = pick(source, site.axes[2:])
+    with Preference(*source, *site.result):
+        if source[0] * weights[outer] * prod(kernel) * prod(spatial) > 2 * (prod(source) + prod(site.result)):
+            return None
+    return Choice(lambda place: _emit_overlap(site, place))
+
+
+def _rows_of_weights(weights: Value, outer: int, kernel_axes: Sequence[int]) -> list[tuple[int, int]]:
+    """Extents and strides of what is a row of the product: channels of the result, then taps."""
+    return [(weights.shape[axis], weights.strides[axis]) for axis in (outer, *kernel_axes)]
+
+
+def _emit_overlap(site: ConvSite, place: Value | None) -> Value:
+    lowering, group, op = site.lowering, site.group, site.op
+    source, weights = (lowering.typed(lowering.value(tensor.id)) for tensor in op.inputs[:2])
+    inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
+    batch, channel, *spatial = site.axes
+    if merged_stride([(source.shape[axis], source.strides[axis]) for axis in spatial]) is None:
+        source = lowering.dense(source, DataType.F32)
+    pixel = merged_stride([(source.shape[axis], source.strides[axis]) for axis in spatial])
+    row = merged_stride(_rows_of_weights(weights, outer, kernel_axes))
+    assert pixel is not None
+    assert row is not None  # as `find_overlap` saw
+    n, pixels = source.shape[batch], prod(pick(source.shape, spatial))
+    kernel = tuple(pick(weights.shape, kernel_axes))
+    nrows = weights.shape[outer] * prod(kernel)
+    products = lowering.temporary((n, nrows, pixels))
+    problem = MatmulProblem(
+        [n], nrows, pixels, weights.shape[inner], (0, row, weights.strides[inner]), products.strides[:2]
+    )
+    b_strides = source.strides[batch], source.strides[channel], pixel
+    lowering.emit(matmul(problem, b_strides), [weights, source, products], "ConvTranspose(product)")
+    epilogue = make_epilogue(lowering, group, site.bias, channel, place=place, gaps=True)
+    image = find_image(lowering, group, source, epilogue)
+    begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=True)
+    summed = ConvProblem.make(
+        image["batch"],
+        ConvShape(image["channels"], weights.shape[outer], kernel, 1, per_axis(op.attrs, "dilations", len(kernel))),
+        image["src_spatial"],
+        src_strides=image["src_strides"],
+        dst_strides=image["dst_strides"],
+        strides=op.attrs["strides"],
+        pads_begin=begin,
+        pads_end=end,
+        transposed=True,
+        output_padding=per_axis(op.attrs, "output_padding", len(kernel), 0),
+    )
+    lowering.emit(
+        overlap(summed, image["post_ops"]), [products, epilogue.place, *epilogue.operands], epilogue.name
+    )  # fmt: skip
+    return epilogue.place
 
 
 def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phase] | None:

@@ -106,10 +106,15 @@ def decoder(b, *later, data_format="NXC", groups=1):
     """A transposed convolution of 24 channels with post-ops."""
     x = b.input((2, 5, 4, 24) if data_format == "NXC" else (2, 24, 5, 4))
     attrs = {"strides": [2, 2], "pads_begin": [1, 1], "pads_end": [1, 1], "data_format": data_format, "groups": groups}
-    y = conv_transpose(b, x, 24, (4, 4), bias=True, **attrs)
+    return append(b, conv_transpose(b, x, 24, (4, 4), bias=True, **attrs), later, data_format)
+
+
+def append(b, y, later, data_format):
+    """Post-ops of those kinds behind an image."""
     for kind in later:
         if kind == "BatchNormInference":
-            y = b.op(kind, y, *(b.input((24,), property="constant") for _ in range(4)), epsilon=1e-5,
+            channels = b.graph_shape(y)[-1 if data_format == "NXC" else 1]
+            y = b.op(kind, y, *(b.input((channels,), property="constant") for _ in range(4)), epsilon=1e-5,
                      data_format=data_format)  # fmt: skip
         elif kind == "Add":
             y = b.op(kind, y, b.input(b.graph_shape(y)))
@@ -151,12 +156,29 @@ def test_a_phase_without_taps_keeps_the_plain_kernel(engine):
     assert "f32_conv_packed" not in names
 
 
-@pytest.mark.parametrize("channels", [1, 2, 5])
-def test_few_channels_that_lie_outermost_are_computed_as_rows(engine, channels):
-    def build(b):
-        b.op("Sigmoid", conv_transpose(b, b.input((2, 20, 6, 5)), channels, (3, 2), data_format="NCX", strides=[2, 2]))
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize(
+    ("channels", "kernel"), [(1, "f32_conv_overlap"), (4, "f32_conv_overlap"), (5, "f32_conv_packed")]
+)
+def test_few_channels_are_summed_where_windows_overlap(engine, channels, kernel, data_format):
+    shape = (2, 20, 6, 5) if data_format == "NCX" else (2, 6, 5, 20)
 
-    assert "f32_conv_packed" in run(engine, build)
+    def build(b):
+        b.op("Sigmoid", conv_transpose(b, b.input(shape), channels, (3, 2), data_format=data_format, strides=[2, 2]))
+
+    assert kernel in run(engine, build)
+
+
+@pytest.mark.parametrize("weights_format", ["IOX", "XOI"])
+@pytest.mark.parametrize("later", CHAINS, ids="+".join)
+def test_post_ops_behind_sums_of_few_channels(engine, later, weights_format):
+    def build(b):
+        x = b.input((2, 30, 9))
+        attrs = {"strides": [3], "dilations": [2], "pads_begin": [1], "pads_end": [2]}
+        value = conv_transpose(b, x, 2, (4,), bias=True, data_format="NCX", weights_format=weights_format, **attrs)
+        append(b, value, later, "NCX")
+
+    run(engine, build)
 
 
 def test_volumes_of_a_batch_whose_axes_no_stride_joins_keep_the_plain_kernel(engine):
