@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BINARY_OPS",
+    "BYTE_LIMITS",
     "DTYPES",
     "MAX_ARGS",
     "N_REGISTERS",
@@ -76,14 +77,14 @@ _REAL = frozenset({
 
 DTYPES: dict[str, frozenset[str]] = {
     "f32": frozenset(DTYPE_CODES), "f64": frozenset(DTYPE_CODES) - {"s4", "u4"}, "s64": _INT_DTYPES, "u64": _INT_DTYPES,
+    "s32": _INT_DTYPES - {"s64", "u64", "u32"}, "u8": frozenset({"u8", "boolean"}),
 }  # fmt: skip
 """Type of the registers -> element types that a program loads and stores."""
 
 OPS: dict[str, frozenset[str]] = {
     "f32": frozenset({*UNARY_OPS, *BINARY_OPS, *TERNARY_OPS}) - _BITS,
     "f64": _LOGIC | _ARITHMETIC | _REAL,
-    "s64": _LOGIC | _ARITHMETIC | _BITS,
-    "u64": _LOGIC | _ARITHMETIC | _BITS,
+    **dict.fromkeys(("s64", "u64", "s32", "u8"), _LOGIC | _ARITHMETIC | _BITS),
 }
 """Type of the registers -> operations of a program."""
 
@@ -91,6 +92,10 @@ _HEADER, _VIEW, _INSTR = map(record, ("gp_eltwise", "gp_view", "gp_instr"))
 _NOTHING_STORED = explain("elementwise program", accepted="at least one store", got="none")
 _NAMES = {code: name for name, code in _CODES.items()}
 _LOAD, _STORE, _ACC, _CONST = (_CODES[name] for name in ("load", "store", "acc", "const"))
+_CLAMP, _ROUND = _CODES["clamp"], _CODES["round"]
+
+BYTE_LIMITS = {"s8": (-128.0, 127.0), "u8": (0.0, 255.0)}
+"""Types of 8 bits -> what stores of floats saturate at."""
 
 
 class Value(NamedTuple):
@@ -194,7 +199,10 @@ class EltwiseBuilder:
         if dtype in ("s4", "u4") and (offset % 2 or not self._is_dense(strides)):
             what = f"strides {strides} and offset {offset} of a {dtype} store"
             raise UnsupportedError(explain(what, accepted="a contiguous tensor from an even offset"), dtype=dtype)
-        self._add(_Step(_STORE, self._operands((value,)), self._view(arg, dtype, strides, offset)))
+        [number] = self._operands((value,))
+        if self.register == "f32" and dtype in BYTE_LIMITS:
+            number = self._before_saturation(number, BYTE_LIMITS[dtype])
+        self._add(_Step(_STORE, (number,), self._view(arg, dtype, strides, offset)))
 
     def build(self, isa: str | None = None) -> KernelCall:
         """The program as a kernel by itself: arguments as numbered by the loads and stores.
@@ -245,6 +253,15 @@ class EltwiseBuilder:
         axes = collapse(self.shape, dense_strides(self.shape) if strides is None else strides)
         view = _View(arg, dtype, offset, tuple(axes))
         return self._views.setdefault(key_of(view), (len(self._views), view))[0]
+
+    def _before_saturation(self, number: int, limits: tuple[float, float]) -> int:
+        """What a store that rounds and saturates may write instead of a value that was rounded and clamped for it."""
+        step = self._steps[number]
+        if step.op == _CLAMP and (step.alpha, step.beta) == limits:
+            number = step.operands[0]
+            if self._steps[number].op == _ROUND:
+                return self._steps[number].operands[0]
+        return number
 
     def _is_dense(self, strides: Sequence[int] | None) -> bool:
         """Whether the elements lie one behind the other."""

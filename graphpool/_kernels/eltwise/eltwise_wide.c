@@ -1,4 +1,4 @@
-/* Elementwise programs on integers and on f64: the format of gp_eltwise.h with registers of s64, u64 or f64.
+/* Elementwise programs on integers and on f64: the format of gp_eltwise.h with registers of u8, s32, s64, u64 or f64.
  *
  * Integers are exact. Their arithmetic wraps, as does a store into a narrower type; divided by 0 they are 0.
  */
@@ -7,7 +7,9 @@
 
 /* ---- integers ---- */
 
-#define GP_WRAP(x, operator, y) ((uint64_t)(x) operator(uint64_t)(y))
+/* GP_UNSIGNED: the type in which registers wrap around, at least as wide as they are. */
+#define GP_WRAP(x, operator, y) ((GP_UNSIGNED)(x) operator(GP_UNSIGNED)(y))
+#define GP_IS_SHIFT(y) ((GP_UNSIGNED)(y) < 8 * sizeof(GP_UNSIGNED))
 
 #define GP_INTEGER_OPS(X)                                                                                              \
     GP_OPS_OF_ALL_TYPES(X)                                                                                             \
@@ -19,23 +21,29 @@
     X(BIT_AND, x &y)                                                                                                   \
     X(BIT_OR, x | y)                                                                                                   \
     X(BIT_XOR, x ^ y)                                                                                                  \
-    X(SHIFT_LEFT, (uint64_t)y < 64 ? (uint64_t)x << y : 0)
+    X(SHIFT_LEFT, GP_IS_SHIFT(y) ? (GP_UNSIGNED)x << y : 0)
 
-#define GP_INTEGER_TYPES(X)                                                                                            \
+#define GP_BYTE_TYPES(X)                                                                                               \
+    X(U8, uint8_t, m, v)                                                                                               \
+    X(BOOLEAN, uint8_t, m != 0, v != 0)
+
+#define GP_NARROW_TYPES(X)                                                                                             \
+    GP_BYTE_TYPES(X)                                                                                                   \
     X(S8, int8_t, m, v)                                                                                                \
     X(S16, int16_t, m, v)                                                                                              \
-    X(S32, int32_t, m, v)                                                                                              \
-    X(S64, int64_t, m, v)                                                                                              \
-    X(U8, uint8_t, m, v)                                                                                               \
     X(U16, uint16_t, m, v)                                                                                             \
+    X(S32, int32_t, m, v)
+
+#define GP_INTEGER_TYPES(X)                                                                                            \
+    GP_NARROW_TYPES(X)                                                                                                 \
     X(U32, uint32_t, m, v)                                                                                             \
-    X(U64, uint64_t, m, v)                                                                                             \
-    X(BOOLEAN, uint8_t, m != 0, v != 0)
+    X(S64, int64_t, m, v)                                                                                              \
+    X(U64, uint64_t, m, v)
 
 /* Cut off; the quotient that does not fit wraps. */
 static inline int64_t divide(int64_t x, int64_t y)
 {
-    return y == 0 ? 0 : y == -1 ? (int64_t)GP_WRAP(0, -, x) : x / y;
+    return y == 0 ? 0 : y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y;
 }
 
 /* With the sign of x. */
@@ -49,6 +57,26 @@ static inline int64_t modulo(int64_t x, int64_t y)
 {
     const int64_t r = remainder_of(x, y);
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+
+/* The same of 32 bits, free of branches: f64 holds such quotients, and those that are not whole are far from it. */
+static inline int32_t divide_s32(int32_t x, int32_t y)
+{
+    const int32_t by = (y == 0) | (y == -1) ? 1 : y, quotient = (int32_t)((double)x / by);
+    const int32_t negative = (int32_t)(0 - (uint32_t)x), divided = y == -1 ? negative : quotient;
+    return y == 0 ? 0 : divided;
+}
+
+static inline int32_t remainder_s32(int32_t x, int32_t y)
+{
+    const int32_t by = (y == 0) | (y == -1) ? 1 : y;
+    return x - (int32_t)((double)x / by) * by;
+}
+
+static inline int32_t modulo_s32(int32_t x, int32_t y)
+{
+    const int32_t r = remainder_s32(x, y);
+    return (r != 0) & ((r < 0) != (y < 0)) ? r + y : r;
 }
 
 /* Wraps. */
@@ -68,21 +96,60 @@ static inline int64_t power_of(int64_t x, int64_t y)
     return (int64_t)power_of_whole((uint64_t)x, (uint64_t)y);
 }
 
+#define GP_SIGNED_OPS(X)                                                                                               \
+    GP_INTEGER_OPS(X)                                                                                                  \
+    X(ABS, x < 0 ? GP_WRAP(0, -, x) : (GP_UNSIGNED)x)                                                                  \
+    X(SIGN, (x > 0) - (x < 0))                                                                                         \
+    X(SHIFT_RIGHT, GP_IS_SHIFT(y) ? x >> y : -(GP_REG)(x < 0))                                                         \
+    X(POW, power_of(x, y))                                                                                             \
+    X(POW_SCALAR, power_of(x, (int64_t)beta))
+
+#define GP_UNSIGNED_OPS(X)                                                                                             \
+    GP_INTEGER_OPS(X)                                                                                                  \
+    X(ABS, x)                                                                                                          \
+    X(SIGN, x != 0)                                                                                                    \
+    X(SHIFT_RIGHT, GP_IS_SHIFT(y) ? (GP_UNSIGNED)x >> y : 0)                                                           \
+    X(DIV, y ? x / y : 0)                                                                                              \
+    X(MOD, y ? x % y : 0)                                                                                              \
+    X(FMOD, y ? x % y : 0)                                                                                             \
+    X(POW, power_of_whole(x, y))                                                                                       \
+    X(POW_SCALAR, power_of_whole(x, (uint64_t)beta))
+
+#define GP_UNSIGNED uint32_t
+
+#define GP_REG uint8_t
+#define GP_REG_DTYPE GP_U8
+#define GP_NAME(name) u8_##name
+#define GP_OTHER_OPS(X)
+#define GP_TYPES GP_BYTE_TYPES
+#define GP_OPS GP_UNSIGNED_OPS
+#include "eltwise/gp_interpreter.h"
+
+#define GP_REG int32_t
+#define GP_REG_DTYPE GP_S32
+#define GP_NAME(name) s32_##name
+#define GP_OTHER_OPS(X)
+#define GP_TYPES GP_NARROW_TYPES
+#define GP_OPS(X)                                                                                                      \
+    GP_SIGNED_OPS(X)                                                                                                   \
+    X(DIV, divide_s32(x, y))                                                                                           \
+    X(MOD, modulo_s32(x, y))                                                                                           \
+    X(FMOD, remainder_s32(x, y))
+#include "eltwise/gp_interpreter.h"
+
+#undef GP_UNSIGNED
+#define GP_UNSIGNED uint64_t
+
 #define GP_REG int64_t
 #define GP_REG_DTYPE GP_S64
 #define GP_NAME(name) s64_##name
 #define GP_OTHER_OPS(X)
 #define GP_TYPES GP_INTEGER_TYPES
 #define GP_OPS(X)                                                                                                      \
-    GP_INTEGER_OPS(X)                                                                                                  \
-    X(ABS, x < 0 ? GP_WRAP(0, -, x) : (uint64_t)x)                                                                     \
-    X(SIGN, (x > 0) - (x < 0))                                                                                         \
-    X(SHIFT_RIGHT, (uint64_t)y < 64 ? x >> y : -(int64_t)(x < 0))                                                      \
+    GP_SIGNED_OPS(X)                                                                                                   \
     X(DIV, divide(x, y))                                                                                               \
     X(MOD, modulo(x, y))                                                                                               \
-    X(FMOD, remainder_of(x, y))                                                                                        \
-    X(POW, power_of(x, y))                                                                                             \
-    X(POW_SCALAR, power_of(x, (int64_t)beta))
+    X(FMOD, remainder_of(x, y))
 #include "eltwise/gp_interpreter.h"
 
 #define GP_REG uint64_t
@@ -90,16 +157,7 @@ static inline int64_t power_of(int64_t x, int64_t y)
 #define GP_NAME(name) u64_##name
 #define GP_OTHER_OPS(X)
 #define GP_TYPES GP_INTEGER_TYPES
-#define GP_OPS(X)                                                                                                      \
-    GP_INTEGER_OPS(X)                                                                                                  \
-    X(ABS, x)                                                                                                          \
-    X(SIGN, x != 0)                                                                                                    \
-    X(SHIFT_RIGHT, y < 64 ? x >> y : 0)                                                                                \
-    X(DIV, y ? x / y : 0)                                                                                              \
-    X(MOD, y ? x % y : 0)                                                                                              \
-    X(FMOD, y ? x % y : 0)                                                                                             \
-    X(POW, power_of_whole(x, y))                                                                                       \
-    X(POW_SCALAR, power_of_whole(x, (uint64_t)beta))
+#define GP_OPS GP_UNSIGNED_OPS
 #include "eltwise/gp_interpreter.h"
 
 /* ---- f64 ---- */
@@ -190,6 +248,8 @@ static inline float to_odd(double x)
 #include "eltwise/gp_interpreter.h"
 
 const gp_kernel_entry GP_KERNEL(eltwise_wide_table)[] = {
+    GP_ENTRY(u8_eltwise, gp_eltwise),
+    GP_ENTRY(s32_eltwise, gp_eltwise),
     GP_ENTRY(s64_eltwise, gp_eltwise),
     GP_ENTRY(u64_eltwise, gp_eltwise),
     GP_ENTRY(f64_eltwise, gp_eltwise),

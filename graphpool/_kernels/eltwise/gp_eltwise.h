@@ -6,8 +6,8 @@
  * The iteration space is the row-major index space of one shape, numbered linearly 0 .. size - 1. Every access to
  * memory goes through a view, which keeps only the axes that its own strides cannot merge: a contiguous tensor is one
  * axis, a bias in NCHW three. Computation is in f32; loads and stores convert. Where that is too narrow the kernels
- * "s64_eltwise", "u64_eltwise" and "f64_eltwise" run the same format on wider registers (only by themselves, and a part
- * of the instructions).
+ * "s64_eltwise", "u64_eltwise" and "f64_eltwise" run the same format on wider registers, "s32_eltwise" and "u8_eltwise"
+ * on integers that are narrow (only by themselves, and a part of the instructions).
  *
  * The block is position independent and needs an alignment of 8 bytes:
  *     gp_eltwise | gp_view[nviews] | gp_instr[ninstrs]

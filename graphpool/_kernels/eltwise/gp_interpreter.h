@@ -19,29 +19,52 @@ typedef void GP_NAME(instr_fn)(const gp_instr *instr, GP_REG *dst, const GP_REG 
                                int64_t n);
 
 #ifdef GP_TYPES
+/* Strides of 1 and 0 have loops of their own, which are loads of vectors and broadcasts. */
 #define GP_LOAD(NAME, type, value, element)                                                                            \
-    case GP_##NAME:                                                                                                    \
-        for (int64_t i = 0; i < n; i++) {                                                                              \
-            const type m = ((const type *)memory)[offset + i * stride];                                                \
-            to[i] = (GP_REG)(value);                                                                                   \
+    case GP_##NAME: {                                                                                                  \
+        const type *restrict from = (const type *)memory + offset;                                                     \
+        if (stride == 1) {                                                                                             \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                const type m = from[i];                                                                                \
+                to[i] = (GP_REG)(value);                                                                               \
+            }                                                                                                          \
+        } else if (stride == 0) {                                                                                      \
+            const type m = *from;                                                                                      \
+            const GP_REG all = (GP_REG)(value);                                                                        \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                to[i] = all;                                                                                           \
+        } else {                                                                                                       \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                const type m = from[i * stride];                                                                       \
+                to[i] = (GP_REG)(value);                                                                               \
+            }                                                                                                          \
         }                                                                                                              \
-        break;
+        break;                                                                                                         \
+    }
 
 static void GP_NAME(load_run)(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n)
 {
-    GP_REG *to = values;
+    GP_REG *restrict to = values;
     switch (dtype) {
         GP_TYPES(GP_LOAD)
     }
 }
 
 #define GP_STORE(NAME, type, value, element)                                                                           \
-    case GP_##NAME:                                                                                                    \
-        for (int64_t i = 0; i < n; i++) {                                                                              \
-            const GP_REG v = from[i];                                                                                  \
-            ((type *)memory)[offset + i * stride] = (type)(element);                                                   \
-        }                                                                                                              \
-        break;
+    case GP_##NAME: {                                                                                                  \
+        type *to = (type *)memory + offset;                                                                            \
+        if (stride == 1)                                                                                               \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                const GP_REG v = from[i];                                                                              \
+                to[i] = (type)(element);                                                                               \
+            }                                                                                                          \
+        else                                                                                                           \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                const GP_REG v = from[i];                                                                              \
+                to[i * stride] = (type)(element);                                                                      \
+            }                                                                                                          \
+        break;                                                                                                         \
+    }
 
 static void GP_NAME(store_run)(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n)
 {

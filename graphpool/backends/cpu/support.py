@@ -12,7 +12,7 @@ from ...typing import DataType
 from .choices import forced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ...graph.op import Op
 
@@ -30,6 +30,7 @@ __all__ = [
     "is_anchor",
     "is_elementwise",
     "is_plain_resampling",
+    "narrow_register",
     "register_between",
     "register_of",
     "register_of_type",
@@ -130,6 +131,21 @@ def register_of(op: Op) -> str | None:
 def common_register(ops: Iterable[Op]) -> str:
     """The type in which elementwise ops that go together are computed."""
     return next(filter(None, map(register_of, ops)), "s64")
+
+
+_NARROW_REGISTERS = {
+    "u8": frozenset({DataType.U8, DataType.BOOLEAN}),
+    "s32": frozenset({DataType.BOOLEAN, DataType.S8, DataType.U8, DataType.S16, DataType.U16, DataType.S32}),
+}
+"""Type of registers -> the types that need no wider one: results, wrapped around, are the same."""
+
+
+def narrow_register(ops: Sequence[Op]) -> str:
+    """The narrowest type in which elementwise ops that go together can be computed."""
+    register = common_register(ops)
+    types = {tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
+    fitting = [name for name, held in _NARROW_REGISTERS.items() if types <= held]
+    return fitting[0] if register == "s64" and fitting else register
 
 
 def register_of_type(dtype: DataType, largest: int = 0) -> str:

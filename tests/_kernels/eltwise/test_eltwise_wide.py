@@ -1,4 +1,4 @@
-"""Programs on integers and f64: `s64_eltwise`, `u64_eltwise` and `f64_eltwise`."""
+"""Programs on integers and f64: `u8_eltwise`, `s32_eltwise`, `s64_eltwise`, `u64_eltwise` and `f64_eltwise`."""
 
 import ml_dtypes
 import numpy as np
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphpool._kernels.core._dispatch import isas
 from graphpool._kernels.core.call import DTYPE_CODES
-from graphpool._kernels.eltwise.eltwise import BINARY_OPS, OPS, UNARY_OPS, EltwiseBuilder
+from graphpool._kernels.eltwise.eltwise import BINARY_OPS, DTYPES, OPS, UNARY_OPS, EltwiseBuilder
 from graphpool.errors import UnsupportedError
 from tests.helpers.eltwise_cases import UNARY_CASES
 from tests.helpers.guarded import Guarded
@@ -65,17 +65,23 @@ def run(register, isa, op, arrays, dtype, out_type, out_name, *numbers):
 
 
 def test_every_operation_has_a_case():
-    for register in ("s64", "u64"):
+    for register in ("u8", "s32", "s64", "u64"):
         assert set(WHOLE) == OPS[register] & set(BINARY_OPS)
         assert set(WHOLE_UNARY) == OPS[register] & set(UNARY_OPS)
     assert set(REAL) == OPS["f64"] & set(BINARY_OPS)
 
 
+REGISTERS = [
+    ("u64", "u64"), ("u8", "u8"), *(("s64", dtype) for dtype in NUMPY if dtype != "u64"),
+    *(("s32", dtype) for dtype in NUMPY if dtype in DTYPES["s32"]),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("isa", isas())
-@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.parametrize(("register", "dtype"), REGISTERS)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_integers_are_exact_and_wrap(dtype, isa):
-    register, info = "u64" if dtype == "u64" else "s64", np.iinfo(NUMPY[dtype])
+def test_integers_are_exact_and_wrap(register, dtype, isa):
+    info, narrow = np.iinfo(NUMPY[dtype]), "u8" if register == "u8" else "s8"
     rng = np.random.default_rng(2)
     for n in SIZES:
         x, y = (rng.integers(info.min, info.max, n, NUMPY[dtype], endpoint=True) for _ in range(2))
@@ -87,8 +93,8 @@ def test_integers_are_exact_and_wrap(dtype, isa):
             result = run(register, isa, op, (x, y), dtype, expected.dtype, out)
             np.testing.assert_array_equal(result, expected, op)
         for op, function in WHOLE_UNARY.items():
-            expected = function(x).astype(NUMPY[dtype])
-            result = run(register, isa, op, (x,), dtype, NUMPY[dtype], dtype, DTYPE_CODES["s8"])
+            expected = (x if register == "u8" and op == "narrow" else function(x)).astype(NUMPY[dtype])
+            result = run(register, isa, op, (x,), dtype, NUMPY[dtype], dtype, DTYPE_CODES[narrow])
             np.testing.assert_array_equal(result, expected, op)
 
 
@@ -105,6 +111,37 @@ def test_f64_is_numpys(isa):
         for op, function in REAL_UNARY.items():
             result = run("f64", isa, op, (x,), "f64", np.float64, "f64", 1.0, 0.5)
             np.testing.assert_allclose(result, function(x).astype(np.float64), 1e-14, err_msg=op)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("register", ["u8", "s32"])
+def test_operands_of_other_types_and_strides(register, isa):
+    rng = np.random.default_rng(7)
+    for dtype in sorted(DTYPES[register] - {"boolean"}):
+        x = rng.integers(0, 120, (9, 70)).astype(NUMPY[dtype])
+        row, column, one = x[0].copy(), x[:, 0].copy(), x[:1, :1].copy()
+        for y, strides in ((row, (0, 1)), (column[:, None], (1, 0)), (one, (0, 0))):
+            builder = EltwiseBuilder(x.shape, register=register)
+            loaded = builder.load(0, dtype), builder.load(1, dtype, strides)
+            builder.store(2, dtype, None, builder.binary("add", *loaded))
+            builder.store(3, "boolean", (1, 9), builder.binary("gt", *loaded))
+            sums, above = np.zeros_like(x), np.zeros((70, 9), bool)
+            builder.build(isa)(x, y, sums, above)
+            np.testing.assert_array_equal(sums, x + y)
+            np.testing.assert_array_equal(above.T, x > y)
+
+
+@pytest.mark.parametrize("isa", isas())
+def test_quotients_of_32_bits_are_exact(isa):
+    edges = np.array([-(2**31), 1 - 2**31, -7, -2, -1, 0, 1, 2, 3, 7, 2**30, 2**31 - 2, 2**31 - 1])
+    x, y = (np.ascontiguousarray(part.ravel(), np.int32) for part in np.meshgrid(edges, edges))
+    rng = np.random.default_rng(5)
+    x, y = (np.concatenate([part, rng.integers(-(2**31), 2**31, 999, np.int32) >> rng.integers(0, 31, 999, np.int32)])
+            for part in (x, y))  # fmt: skip
+    with np.errstate(all="ignore"):
+        for op in ("div", "mod", "fmod"):
+            expected = np.where(y == 0, 0, WHOLE[op](x, np.where(y == 0, 1, y)))
+            np.testing.assert_array_equal(run("s32", isa, op, (x, y), "s32", np.int32, "s32"), expected, op)
 
 
 @pytest.mark.parametrize("isa", isas())

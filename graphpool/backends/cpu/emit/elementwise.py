@@ -16,7 +16,7 @@ from ..lower.instructions import apply
 from ..lower.region import Region, region_name
 from ..match.integers import byte_range
 from ..match.segments import split_region
-from ..support import common_register
+from ..support import common_register, narrow_register
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,9 @@ __all__ = ["lower_elementwise"]
 _LEAST_ELEMENTS = 2048
 """Elements from which on looking up is faster than computing, table included."""
 
+_DIVISIONS = frozenset({"Divide", "Mod", "Power"})
+"""Kinds that are slow on integers; others are faster computed than looked up, if no register is wider than a byte."""
+
 
 def lower_elementwise(lowering: Lowering, ops: Sequence[Op]) -> None:
     """Emit elementwise ops as a look-up, one kernel call, or as few as there must be."""
@@ -41,7 +44,7 @@ def _lower_region(lowering: Lowering, ops: Sequence[Op]) -> None:
     """Emit elementwise ops as one kernel call, or as few as there must be."""
     result = ops[-1].outputs[0].id
     order = lowering.order_of(result)
-    register, parts = common_register(ops), split_region(ops)
+    register, parts = narrow_register(ops), split_region(ops)
     last = {tensor.id: number for number, part in enumerate(parts) for op in part for tensor in op.inputs}
     last[result] = len(parts)
     for number, part in enumerate(parts):
@@ -60,7 +63,8 @@ def _lower_table(lowering: Lowering, ops: Sequence[Op]) -> bool:
     """Emit elementwise ops as a table and a look-up, if they are a function of one tensor of bytes."""
     result = ops[-1].outputs[0].id
     source_id = _find_source(lowering, ops)
-    if source_id is None or len(split_region(ops)) > 1:
+    is_fast = narrow_register(ops) == "u8" and not any(op.kind in _DIVISIONS for op in ops)
+    if source_id is None or is_fast or len(split_region(ops)) > 1:
         return False
     source, order = lowering.value(source_id), lowering.order_of(result)
     if source.shape != lowering.shapes[result] or not source.lies_in(order) or prod(source.shape) < _LEAST_ELEMENTS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...._kernels.eltwise.eltwise import BYTE_LIMITS
 from ...._kernels.norm.fold import fold_batch_norm
 from ....graph.shapes import channel_axis
 from ....typing import DataType
@@ -152,7 +153,7 @@ def _round_to(region: Region, dtype: DataType, x: Any, scale: Any, zero_point: A
 def _limits(dtype: DataType) -> tuple[float, float]:
     if dtype in F8_LIMITS:
         return -F8_LIMITS[dtype], F8_LIMITS[dtype]
-    return (0.0, 255.0) if dtype is DataType.U8 else (-128.0, 127.0)
+    return BYTE_LIMITS[dtype.value]
 
 
 @instruction("Dequantize")
