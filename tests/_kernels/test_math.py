@@ -39,6 +39,9 @@ CASES = {
     "softplus": (lambda x: np.logaddexp(0, x), 1, 1.9),
     "sin": (np.sin, 0, 0.6),
     "cos": (np.cos, 0, 0.6),
+    "atan": (np.arctan, 0, 1.7),
+    "asin": (np.arcsin, 0, 2.4),
+    "acos": (np.arccos, 0, 1.5),
 }
 
 

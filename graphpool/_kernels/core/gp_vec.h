@@ -274,6 +274,22 @@ GP_INLINE gp_vf gp_vfma(gp_vf a, gp_vf b, gp_vf c)
 #endif
 }
 
+GP_INLINE gp_vf gp_vsqrt(gp_vf x)
+{
+#if defined(__AVX512F__)
+    return (gp_vf)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX2__)
+    return (gp_vf)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE4_1__)
+    return (gp_vf)_mm_sqrt_ps((__m128)x);
+#else
+    gp_vf y;
+    for (int i = 0; i < GP_VL; i++)
+        y[i] = sqrtf(x[i]);
+    return y;
+#endif
+}
+
 /* Lane i holds what lane[i] held; of lane[i] the low bits count. */
 GP_INLINE gp_vf gp_pick_lanes(gp_vf v, gp_vi lane)
 {

@@ -27,16 +27,11 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
     X(RSQRT, 1.0f / sqrtf(x))                                                                                          \
     X(TRUNC, truncf(x))                                                                                                \
     X(TAN, tanf(x))                                                                                                    \
-    X(ASIN, asinf(x))                                                                                                  \
-    X(ACOS, acosf(x))                                                                                                  \
-    X(ATAN, atanf(x))                                                                                                  \
     X(SINH, sinhf(x))                                                                                                  \
     X(COSH, coshf(x))                                                                                                  \
     X(ASINH, asinhf(x))                                                                                                \
     X(ACOSH, acoshf(x))                                                                                                \
     X(ATANH, atanhf(x))                                                                                                \
-    X(MOD, (float)gp_modulo(x, y))                                                                                     \
-    X(FMOD, fmodf(x, y))                                                                                               \
     X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                                                           \
     X(POW, gp_pow(x, y))                                                                                               \
     X(PRELU, x > 0 ? x : x * y)                                                                                        \
@@ -56,9 +51,12 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
     X(GELU_TANH, gp_gelu_tanh(x))                                                                                      \
     X(HARD_SIGMOID, gp_vclamp(alpha * x + beta, zero, gp_splat(1.0f)))                                                 \
     X(SOFTPLUS, gp_softplus(x, beta))                                                                                  \
-    X(ERF, gp_erf(x))
+    X(ERF, gp_erf(x))                                                                                                  \
+    X(ASIN, gp_asin(x))                                                                                                \
+    X(ACOS, gp_acos(x))                                                                                                \
+    X(ATAN, gp_atan(x))
 
-#define GP_OTHER_OPS(X) GP_VECTOR_OPS(X) X(POW_SCALAR, ) X(SIN, ) X(COS, )
+#define GP_OTHER_OPS(X) GP_VECTOR_OPS(X) X(POW_SCALAR, ) X(SIN, ) X(COS, ) X(MOD, ) X(FMOD, )
 
 #define GP_REG float
 #define GP_REG_DTYPE GP_F32
@@ -109,6 +107,31 @@ GP_F32_OP(POW_SCALAR)
 
 GP_DEFINE_TRIG(SIN, gp_sin, sinf)
 GP_DEFINE_TRIG(COS, gp_cos, cosf)
+
+/* Remainders in f64, which are exact where the quotient is below 2^27, then a pass of the C library's function over
+ * the other ones. */
+#define GP_DEFINE_REMAINDER(NAME, finish, exact)                                                                       \
+    GP_F32_OP(NAME)                                                                                                    \
+    {                                                                                                                  \
+        (void)instr, (void)c;                                                                                          \
+        float in[GP_BLOCK], by[GP_BLOCK];                                                                              \
+        int32_t n_large = 0;                                                                                           \
+        memcpy(in, a, (n & -f32_LANES) * sizeof *in);                                                                  \
+        memcpy(by, b, (n & -f32_LANES) * sizeof *by);                                                                  \
+        for (int64_t i = 0; i < (n & -f32_LANES); i++) {                                                               \
+            const double x = in[i], y = by[i], whole = trunc(x / y), rest = whole == 0 ? x : x - whole * y;            \
+            n_large += !(fabs(whole) < GP_LARGE_QUOTIENT);                                                             \
+            dst[i] = (float)(finish);                                                                                  \
+        }                                                                                                              \
+        for (int64_t i = 0; n_large > 0 && i < n; i++)                                                                 \
+            if (!(fabs(trunc((double)in[i] / by[i])) < GP_LARGE_QUOTIENT))                                             \
+                dst[i] = (float)exact(in[i], by[i]);                                                                   \
+    }
+
+#define GP_LARGE_QUOTIENT 0x1p27
+
+GP_DEFINE_REMAINDER(MOD, rest == 0 ? copysign(0, y) : (rest < 0) != (y < 0) ? rest + y : rest, gp_modulo)
+GP_DEFINE_REMAINDER(FMOD, copysign(rest, x), fmod)
 
 void GP_KERNEL(eltwise_run)(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t last)
 {
