@@ -30,16 +30,37 @@ typedef struct {
     int64_t indices, base;
 } place;
 
-static place place_of(const index_params *p, int64_t linear)
+/* A position on its way, with its coordinates: no division a line. */
+typedef struct {
+    place at;
+    int64_t coordinate[GP_MAX_NDIM];
+} walker;
+
+static walker start_at(const index_params *p, int64_t linear)
 {
-    place at = {0, 0};
-    for (int64_t k = p->ndim - 1; k >= 0; k--) {
-        const int64_t coordinate = linear % p->dims[k];
-        linear /= p->dims[k];
-        at.indices += coordinate * p->index_strides[k];
-        at.base += coordinate * p->base_strides[k];
+    walker w = {.at = {0, 0}};
+    for (int64_t k = p->ndim - 1; k >= 0 && linear; k--) {
+        w.coordinate[k] = k ? linear % p->dims[k] : linear;
+        linear = k ? linear / p->dims[k] : 0;
+        w.at.indices += w.coordinate[k] * p->index_strides[k];
+        w.at.base += w.coordinate[k] * p->base_strides[k];
     }
-    return at;
+    return w;
+}
+
+/* Go on by n positions, at most to the end of a line. */
+static void go_on(const index_params *p, walker *w, int64_t n)
+{
+    for (int64_t k = p->ndim - 1; k >= 0; k--, n = 1) {
+        w->coordinate[k] += n;
+        w->at.indices += n * p->index_strides[k];
+        w->at.base += n * p->base_strides[k];
+        if (w->coordinate[k] < p->dims[k])
+            return;
+        w->coordinate[k] = 0;
+        w->at.indices -= p->dims[k] * p->index_strides[k];
+        w->at.base -= p->dims[k] * p->base_strides[k];
+    }
 }
 
 /* Bytes from the start of the tensor to the row that the indices at a place mean. */
@@ -51,10 +72,10 @@ static int64_t row_at(const index_params *p, const void *indices, place at)
     return offset;
 }
 
-/* Positions from `row` on that differ along the last axis alone, at most `most`, and how each goes on from the last. */
-static int64_t line_of(const index_params *p, int64_t row, int64_t most, place *step)
+/* Positions that differ along the last axis alone, at most `most`, and how each goes on from the last. */
+static int64_t line_of(const index_params *p, const walker *w, int64_t most, place *step)
 {
-    const int64_t last = p->ndim - 1, inner = p->ndim ? p->dims[last] : 1, left = inner - row % inner;
+    const int64_t last = p->ndim - 1, left = p->ndim ? p->dims[last] - w->coordinate[last] : 1;
     *step = p->ndim ? (place){p->index_strides[last], p->base_strides[last]} : (place){0, 0};
     return left < most ? left : most;
 }
@@ -99,6 +120,45 @@ static inline void copy_row(char *to, const char *from, int64_t nbytes)
     }
 }
 
+/* The rows of a line that are elements of a type, by one index each: read from the tensor, or written into it. */
+#define GP_MOVE_ELEMENTS(index_type, type)                                                                             \
+    for (int64_t i = 0; i < count; i++) {                                                                              \
+        const int64_t index = ((const index_type *)indices)[at.indices + i * step.indices];                            \
+        const int64_t wrapped = index < 0 ? index + dim : index, low = wrapped < 0 ? 0 : wrapped;                      \
+        type *element = (type *)(tensor + at.base + i * step.base + (low < dim ? low : dim - 1) * stride);             \
+        type *row = (type *)rows + i;                                                                                  \
+        *(is_read ? row : element) = *(is_read ? element : row);                                                       \
+    }
+
+#define GP_MOVE_LINE(type)                                                                                             \
+    if (p->index_dtype == GP_S64) {                                                                                    \
+        GP_MOVE_ELEMENTS(int64_t, type)                                                                                \
+    } else {                                                                                                           \
+        GP_MOVE_ELEMENTS(int32_t, type)                                                                                \
+    }                                                                                                                  \
+    return 1;
+
+/* Whether that is what the rows of a line are; then they are moved. */
+static inline __attribute__((always_inline)) int move_elements(const index_params *p, const void *indices, place at,
+                                                               place step, int64_t count, char *tensor, char *rows,
+                                                               const int is_read)
+{
+    const int64_t dim = p->tuple_dims[0], stride = p->tuple_strides[0];
+    if (p->tuple_size != 1)
+        return 0;
+    switch (p->row_nbytes) {
+    case 1:
+        GP_MOVE_LINE(uint8_t)
+    case 2:
+        GP_MOVE_LINE(uint16_t)
+    case 4:
+        GP_MOVE_LINE(uint32_t)
+    case 8:
+        GP_MOVE_LINE(uint64_t)
+    }
+    return 0;
+}
+
 /* Rows lie anywhere in a large table: several are on their way from memory while one is copied. */
 #define GP_AHEAD 8
 #define GP_AHEAD_NBYTES 1024
@@ -115,12 +175,16 @@ GP_DEFINE_KERNEL(any_gather)
     const index_params *p = params;
     const int64_t limit = end * p->rows_per_task, last = limit < p->npositions ? limit : p->npositions;
     char *to = (char *)args[2] + begin * p->rows_per_task * p->row_nbytes;
-    for (int64_t row = begin * p->rows_per_task; row < last;) {
-        place step, at = place_of(p, row);
-        const int64_t count = line_of(p, row, last - row, &step);
-        row += count;
+    walker w = start_at(p, begin * p->rows_per_task);
+    for (int64_t row = begin * p->rows_per_task, count; row < last; row += count, go_on(p, &w, count)) {
+        place step, at = w.at;
+        count = line_of(p, &w, last - row, &step);
         if (is_one_row(p, args[1], at, step, count)) {
             memcpy(to, (const char *)args[0] + row_at(p, args[1], at), count * p->row_nbytes);
+            to += count * p->row_nbytes;
+            continue;
+        }
+        if (move_elements(p, args[1], at, step, count, args[0], to, 1)) {
             to += count * p->row_nbytes;
             continue;
         }
@@ -184,10 +248,16 @@ GP_DEFINE_KERNEL(any_scatter)
     (void)begin, (void)end;
     const index_params *p = params;
     const char *from = args[0];
-    for (int64_t row = 0; row < p->npositions;) {
-        place step, at = place_of(p, row);
-        const int64_t count = line_of(p, row, p->npositions - row, &step);
+    walker w = start_at(p, 0);
+    for (int64_t row = 0, count; row < p->npositions; row += count, go_on(p, &w, count)) {
+        place step, at = w.at;
+        count = line_of(p, &w, p->npositions - row, &step);
         const int64_t nrows = is_one_row(p, args[1], at, step, count) ? count : 1, nbytes = nrows * p->row_nbytes;
+        if (nrows == 1 && p->reduction == NONE &&
+            move_elements(p, args[1], at, step, count, args[2], (char *)from, 0)) {
+            from += count * p->row_nbytes;
+            continue;
+        }
         for (int64_t i = 0; i < count; i += nrows, from += nbytes, at.indices += step.indices, at.base += step.base) {
             char *to = (char *)args[2] + row_at(p, args[1], at);
             if (p->reduction == NONE)
@@ -195,7 +265,6 @@ GP_DEFINE_KERNEL(any_scatter)
             else
                 reduce_row(p->dtype, p->reduction, to, from, nbytes);
         }
-        row += count;
     }
 }
 

@@ -20,10 +20,9 @@ typedef struct {
     int64_t src0, src1, dst0, dst1;     /* strides in bytes */
 } copy_tile;
 
-/* Side of the squares that are turned at once, so that both sides are touched in whole cache lines: those of elements that
- * go through a buffer in L1, and of 32-bit words, which are turned in registers. */
-#define GP_TURN 32
-#define GP_TURN_WORDS 64
+/* Largest side of the squares that are turned at once, so that both sides are touched in whole cache lines: 32-bit words are
+ * turned in registers, other elements go through a buffer in L1. */
+#define GP_TURN 64
 
 /* Of GP_VL vectors, rows of a square of words, its columns: first four by four within every 128 bits, where shuffles are
  * cheapest, then those fours among one another. */
@@ -100,6 +99,52 @@ static void turn_words(const copy_tile *t)
         }
 }
 
+/* Squares of elements of a type, of 16 bytes a side, by interleaving rows k and k + half as often as halves go into them. */
+#define GP_COUNT_2 {0, 1}
+#define GP_COUNT_4 {0, 1, 2, 3}
+#define GP_COUNT_8 {0, 1, 2, 3, 4, 5, 6, 7}
+#define GP_COUNT_16 {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+
+#define GP_TURN_BLOCK(type, N)                                                                                         \
+    typedef type row_##type __attribute__((vector_size(16)));                                                          \
+    GP_INLINE row_##type weave_##type(row_##type a, row_##type b, const int from)                                      \
+    {                                                                                                                  \
+        row_##type woven;                                                                                              \
+        GP_WEAVE(type, N)                                                                                              \
+        return woven;                                                                                                  \
+    }                                                                                                                  \
+    GP_INLINE void turn_block_##type(const char *src, int64_t src_pitch, char *dst, int64_t dst_pitch)                 \
+    {                                                                                                                  \
+        row_##type v[N], woven[N];                                                                                     \
+        _Pragma("GCC unroll 16") for (int i = 0; i < N; i++) memcpy(&v[i], src + i * src_pitch, 16);                   \
+        _Pragma("GCC unroll 4") for (int half = N / 2; half > 0; half /= 2)                                            \
+        {                                                                                                              \
+            _Pragma("GCC unroll 8") for (int k = 0; k < N / 2; k++)                                                    \
+            {                                                                                                          \
+                woven[2 * k] = weave_##type(v[k], v[k + N / 2], 0);                                                    \
+                woven[2 * k + 1] = weave_##type(v[k], v[k + N / 2], N / 2);                                            \
+            }                                                                                                          \
+            _Pragma("GCC unroll 16") for (int i = 0; i < N; i++) v[i] = woven[i];                                      \
+        }                                                                                                              \
+        _Pragma("GCC unroll 16") for (int i = 0; i < N; i++) memcpy(dst + i * dst_pitch, &v[i], 16);                   \
+    }
+
+/* Elements from, from + 1, ... of two vectors in turns. */
+#if defined(__clang__)
+#define GP_WEAVE(type, N)                                                                                              \
+    for (int i = 0; i < N; i++)                                                                                        \
+        woven[i] = i & 1 ? b[from + i / 2] : a[from + i / 2];
+#else
+#define GP_WEAVE(type, N)                                                                                              \
+    const row_##type count = GP_COUNT_##N;                                                                             \
+    woven = __builtin_shuffle(a, b, (count >> 1) + (count & 1) * N + (type)from);
+#endif
+
+GP_TURN_BLOCK(uint8_t, 16)
+GP_TURN_BLOCK(uint16_t, 8)
+GP_TURN_BLOCK(uint32_t, 4)
+GP_TURN_BLOCK(uint64_t, 2)
+
 /* Few planes whose elements lie side by side on one side, as the channels of pixels do, are walked by loops that know how
  * many there are. */
 #define GP_FEW_PLANES 4
@@ -143,12 +188,30 @@ static void turn_words(const copy_tile *t)
     }                                                                                                                  \
     static void turn_##type(const copy_tile *t)                                                                        \
     {                                                                                                                  \
+        enum { N = 16 / sizeof(type) };                                                                                \
         type square[GP_TURN][GP_TURN];                                                                                 \
-        for (int64_t i = 0; i < t->n0; i++)                                                                            \
-            for (int64_t j = 0; j < t->n1; j++)                                                                        \
-                square[j][i] = ((const type *)(t->src + i * t->src0))[j];                                              \
+        for (int64_t i = 0; i < t->n0; i += N)                                                                         \
+            for (int64_t j = 0; j < t->n1; j += N) {                                                                   \
+                const char *src = t->src + i * t->src0 + j * sizeof(type);                                             \
+                if (t->n0 - i >= N && t->n1 - j >= N) {                                                                \
+                    turn_block_##type(src, t->src0, (char *)&square[j][i], sizeof square[0]);                          \
+                    continue;                                                                                          \
+                }                                                                                                      \
+                for (int64_t k = 0; k < gp_min(N, t->n0 - i); k++)                                                     \
+                    for (int64_t l = 0; l < gp_min(N, t->n1 - j); l++)                                                 \
+                        square[j + l][i + k] = ((const type *)(src + k * t->src0))[l];                                 \
+            }                                                                                                          \
         for (int64_t j = 0; j < t->n1; j++)                                                                            \
             memcpy(t->dst + j * t->dst1, square[j], t->n0 * sizeof(type));                                             \
+    }                                                                                                                  \
+    static void fill_##type(const copy_tile *t)                                                                        \
+    {                                                                                                                  \
+        for (int64_t j = 0; j < t->n1; j++) {                                                                          \
+            const type value = *(const type *)(t->src + j * t->src1);                                                  \
+            type *dst = (type *)(t->dst + j * t->dst1);                                                                \
+            for (int64_t i = 0; i < t->n0; i++)                                                                        \
+                dst[i] = value;                                                                                        \
+        }                                                                                                              \
     }                                                                                                                  \
     static void step_##type(const copy_tile *t)                                                                        \
     {                                                                                                                  \
@@ -162,6 +225,8 @@ static void turn_words(const copy_tile *t)
         if (t->dst0 == item && t->src0 == item)                                                                        \
             for (int64_t j = 0; j < t->n1; j++)                                                                        \
                 memcpy(t->dst + j * t->dst1, t->src + j * t->src1, t->n0 * item);                                      \
+        else if (t->dst0 == item && t->src0 == 0)                                                                      \
+            fill_##type(t);                                                                                            \
         else if (t->dst0 != item || t->src1 != item)                                                                   \
             step_##type(t);                                                                                            \
         else if (t->n1 == 2 && t->src0 == 2 * item)                                                                    \
@@ -350,7 +415,6 @@ const gp_kernel_entry GP_KERNEL(move_table)[] = {
     GP_ENTRY(any_concat, concat_params),
     GP_ENTRY(s32_gen_index, gen_index_params),
     GP_NUMBER(GP_TURN),
-    GP_NUMBER(GP_TURN_WORDS),
     GP_NUMBER(GP_FEW_PLANES),
     GP_NUMBER(GP_MAX_CONCAT),
     GP_TABLE_END,

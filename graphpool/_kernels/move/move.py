@@ -21,8 +21,8 @@ __all__ = ["concat", "copy", "gen_index"]
 _MAX_CONCAT = number("GP_MAX_CONCAT")
 
 _TASK_NBYTES = 1 << 16
-_TURN, _TURN_WORDS = map(number, ("GP_TURN", "GP_TURN_WORDS"))
-"""Side of a square tile in which axes change places, and of one of 32-bit words."""
+_TURN = number("GP_TURN")
+"""Side of a square tile in which axes change places; half of it where elements have 8 bytes."""
 _FEW_PLANES = number("GP_FEW_PLANES")
 _ITEM_NBYTES = (1, 2, 4, 8)
 
@@ -76,7 +76,7 @@ def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
             planes = max(second, 1)
             return [_TASK_NBYTES // itemsize // planes, planes]
         if is_variable(first) or first > _FEW_PLANES:
-            return [_TURN_WORDS if itemsize == 4 else _TURN] * 2
+            return [_TURN // 2 if itemsize == 8 else _TURN] * 2
     row = least(largest(first, 1), _TASK_NBYTES // itemsize)
     return [row, largest(1, _TASK_NBYTES // itemsize // row)]
 
