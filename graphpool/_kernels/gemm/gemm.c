@@ -37,6 +37,7 @@
 #define GP_WIDE_ROWS 2
 #define GP_PACK_ROWS 32
 #define GP_PACK_FROM 32
+#define GP_DOT_ROWS 8
 
 _Static_assert(GP_WIDE_VECTORS *GP_VECTOR_NBYTES <= GP_PANEL_NBYTES, "a panel fits the room that builders reserve");
 

@@ -122,6 +122,35 @@ static void GP_T(panel_product)(int64_t m, int64_t cols, int64_t k, gp_matrix a,
     }
 }
 
+/* One column of C, where rows of A lie side by side: GP_DOT_ROWS sums at a time, whose lanes are added up at the end. */
+static void GP_T(column)(int64_t m, int64_t k, gp_matrix a, const GP_REAL *b, GP_REAL *c, int64_t ldc)
+{
+    for (int64_t i = 0; i < m; i += GP_DOT_ROWS) {
+        const GP_REAL *rows[GP_DOT_ROWS];
+        GP_T(vec) acc[GP_DOT_ROWS];
+        GP_EACH(r, GP_DOT_ROWS) {
+            rows[r] = (const GP_REAL *)a.data + gp_min(i + r, m - 1) * a.row_stride;
+            acc[r] = (GP_T(vec)){0};
+        }
+        const int64_t whole = k / GP_LANES * GP_LANES;
+        for (int64_t p = 0; p < whole; p += GP_LANES) {
+            const GP_T(vec) x = *(const GP_T(vec) *)(b + p);
+            GP_EACH(r, GP_DOT_ROWS)
+                acc[r] += x * *(const GP_T(vec) *)(rows[r] + p);
+        }
+        for (int64_t r = 0; r < gp_min(m - i, GP_DOT_ROWS); r++) {
+            GP_REAL lanes[GP_LANES], sum = 0;
+            memcpy(lanes, &acc[r], sizeof lanes);
+            for (int width = GP_LANES / 2; width > 0; width /= 2)
+                for (int j = 0; j < width; j++)
+                    lanes[j] += lanes[j + width];
+            for (int64_t p = whole; p < k; p++)
+                sum += b[p] * rows[r][p];
+            c[(i + r) * ldc] = lanes[0] + sum;
+        }
+    }
+}
+
 void GP_KERNEL(GP_GEMM)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, GP_REAL *c, int64_t ldc,
                         GP_REAL *panel)
 {
@@ -129,6 +158,12 @@ void GP_KERNEL(GP_GEMM)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix 
     const int64_t wide = GP_WIDE_VECTORS * GP_LANES, narrow = GP_VECTORS * GP_LANES;
     int64_t j = 0;
     gp_matrix part = b;
+    if (n == 1 && m > 1 && a.col_stride == 1) {
+        if (b.row_stride != 1)
+            gp_copy(panel, 1, 1, b.data, b.row_stride, 1, k, 1, sizeof(GP_REAL));
+        GP_T(column)(m, k, a, b.row_stride == 1 ? b.data : panel, c, ldc);
+        return;
+    }
     while (j < n) {
         const int64_t left = n - j;
         const int use_wide = m <= GP_WIDE_ROWS && left >= wide;

@@ -80,7 +80,7 @@ def matmul(
     """A kernel for products of operands as they lie; arguments: a, b, those of `post_ops`: an epilogue at most.
 
     a, b and, without an epilogue, dst are f32 or f64; f32 alone has an epilogue or an exact depth. `b_strides` are as
-    `MatmulProblem.a_strides`; `impl` is "blas", "simd", or "auto": `choose_matmul`, "blas" for f64. `exact_depth`:
+    `MatmulProblem.a_strides`; `impl` is "blas", "simd", or "auto": `choose_matmul`. `exact_depth`:
     terms that are summed in f32 at a time, their sums then in f64, which is exact for integers whose partial sums stay
     within 2**24; 0 sums all in the type of the operands. Tasks are tiles; scratch: a tile of up to 512 KiB and packed
     copies of operands of which BLAS can read neither rows nor columns.
@@ -118,8 +118,6 @@ def _choose(problem: MatmulProblem, b_strides: Sequence[int], p: Folded, impl: s
         return impl
     if not fits_blas:
         return "simd"
-    if problem.a_dtype == "f64":
-        return "blas"
     macs, is_transposed = p.m * problem.n * problem.k, b_strides[-1] != 1 and problem.n > 1
     with Preference(macs):
         return choose_matmul(p.m, transposed_b=is_transposed, isa=isa, macs=macs)

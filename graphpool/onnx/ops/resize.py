@@ -26,6 +26,9 @@ _MOST_PARTS = 1 << 6
 """Of the fraction that a scale is, so that sizes times it are exact in f32, too."""
 
 _FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
+_HELD = (DataType.U8, DataType.S8, DataType.U16, DataType.S16)
+"""Integers whose values are values of f32."""
+
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 _TIE = 1e-6
 """How near to the middle between two elements a place has to be to count as in the middle, as in ONNX Runtime."""
@@ -228,7 +231,8 @@ def _interpolate(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
         real = n.as_op([n.cast(n[0], DataType.F32), *n.inputs[1:]], n.opset)
         return n.cast(_interpolate(real, axes, options), n[0].dtype)
     n.allow_table(sum(64 * axis.target for axis in axes))
-    if n[0].dtype in _FLOATS and _is_one_op(n, axes, options):
+    is_held = n[0].dtype in _FLOATS or (options.mode == "nearest" and n[0].dtype in _HELD)
+    if is_held and _is_one_op(n, axes, options):
         return _whole(n, axes, options)
     if options.mode == "nearest":
         return _along_axes_nearest(n, axes, options)
@@ -268,10 +272,12 @@ def _whole(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
     for axis in axes:
         sizes[axis.number - 2] = axis.target
     coordinates = "half_pixel" if options.mode == "nearest" else options.coordinates
-    return n.emit(
-        "Interpolate", n[0], mode=options.mode, coordinate_transformation_mode=coordinates, data_format="NCX",
-        sizes=sizes,
+    is_float = n[0].dtype in _FLOATS
+    value = n.emit(
+        "Interpolate", n[0] if is_float else n.cast(n[0], DataType.F32), mode=options.mode,
+        coordinate_transformation_mode=coordinates, data_format="NCX", sizes=sizes,
     )  # fmt: skip
+    return value if is_float else n.cast(value, n[0].dtype)
 
 
 def _along_axes_nearest(n: NodeView, axes: Sequence[_Axis], options: _Options) -> Value:

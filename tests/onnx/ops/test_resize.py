@@ -51,6 +51,17 @@ def test_nearest(attributes, hosted):
     assert check_against_evaluator(*resize(scales=[1, 1, 2, 3], mode="nearest", **attributes)) == hosted
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "int32"])
+@pytest.mark.parametrize("scales", [[1, 1, 2, 2], [1, 1, 1.5, 0.5]])
+def test_nearest_of_integers(dtype, scales):
+    info, rng = np.iinfo(dtype), np.random.default_rng(2)
+    x = rng.integers(info.min, info.max, X.shape, dtype, endpoint=True)
+    inputs = [x, EMPTY, np.array(scales, "float32")]
+    attributes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    model = node_model("Resize", inputs, constants={1, 2}, opset=19, mode="nearest", **attributes)
+    assert check_against_evaluator(*model) == 0
+
+
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 @pytest.mark.parametrize(
     "size", [{"scales": [1, 1, 0.5, 0.5]}, {"sizes": [1, 2, 7, 5]}, {"scales": [1, 2, 0.625, 1.75]}]

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 from ...._kernels.image.pool import pooling
 from ...._kernels.image.regions import regions
 from ...._kernels.image.resample import resample
+from ...._sizes import is_variable
 from ....graph.shapes import channel_axis, per_axis, resolve_pads
 from ....typing import DataType
+from ..layout.images import axes_of, pick
 from ..lower.epilogue import emit_anchor, find_image, make_epilogue
 from ..lower.integers import integers_of
 from ..support import has_small_windows, is_plain_resampling, rule
+from .reduce import emit_reduction
 
 if TYPE_CHECKING:
     from ....graph.op import Op
@@ -22,8 +25,12 @@ if TYPE_CHECKING:
 
 @rule("AvgPool", "MaxPool", is_anchor=True, where=has_small_windows)
 def lower_pool(lowering: Lowering, group: AnchorGroup) -> None:
-    """Maximum or mean of each window, post-ops behind it."""
+    """Maximum or mean of each window, post-ops behind it; one window that is all of the image is a reduction."""
     op = group.anchor
+    if not group.dequantized and _is_whole(lowering, op):
+        axes = axes_of(op, len(lowering.shapes[op.inputs[0].id]))[2:]
+        emit_reduction(lowering, group, "max" if op.kind == "MaxPool" else "mean", axes)
+        return
     source, own = _pooled(lowering, group)
     epilogue = make_epilogue(lowering, group, gaps=True)
     image = find_image(lowering, group, source, epilogue)
@@ -41,6 +48,16 @@ def lower_pool(lowering: Lowering, group: AnchorGroup) -> None:
         **own,
     )
     emit_anchor(lowering, group, call, [source], epilogue)
+
+
+def _is_whole(lowering: Lowering, op: Op) -> bool:
+    """Whether there is one window, which meets each pixel of the image once and no padding; not if sizes vary."""
+    shape = lowering.shapes[op.inputs[0].id]
+    spatial, kernel = pick(shape, axes_of(op, len(shape))[2:]), tuple(op.attrs["kernel"])
+    if any(map(is_variable, shape)) or tuple(spatial) != kernel or 0 in shape:
+        return False
+    pads = (pad for side in resolve_pads(op.attrs, spatial, kernel) for pad in side)
+    return not any(pads) and {*per_axis(op.attrs, "dilations", len(kernel))} == {1}
 
 
 @rule("Interpolate", is_anchor=True, where=is_plain_resampling)

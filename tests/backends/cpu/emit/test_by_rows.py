@@ -1,4 +1,4 @@
-"""Post-ops of SoftMax and reductions: in the kernel where it hands over long rows, else a step of their own."""
+"""Reductions: post-ops in the kernel where it hands over long rows, else a step of their own; pools of all pixels."""
 
 import numpy as np
 import pytest
@@ -42,3 +42,28 @@ def test_program_is_in_the_kernel_where_its_rows_are_long(kind, shape, order, wa
     names = [step.name.split(":")[0].split("_", 1)[1] for step in steps]
     if dtype == "f32":
         assert names == wanted
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize(("pads", "wanted"), [(0, "f32_reduce"), (1, "pool")])
+def test_a_pool_of_one_window_is_a_reduction(kind, data_format, pads, wanted):
+    b = GraphBuilder()
+    x = b.input((2, 20, 7, 5) if data_format == "NCX" else (2, 7, 5, 20))
+    attrs = {
+        "kernel": [7 + 2 * pads, 5 + 2 * pads],
+        "strides": [2, 2],
+        "pads_begin": [pads] * 2,
+        "pads_end": [pads] * 2,
+    }
+    attrs |= {"exclude_pad": True} if kind == "AvgPool" else {}
+    b.op("ReLU", b.op(kind, x, data_format=data_format, **attrs))
+    partition = b.graph.merge_partitions(b.finish())
+    values = random_inputs(b, np.random.default_rng(0))
+    expected = run_reference(partition.ops, values)
+    with gp.Engine(threads=1) as engine:
+        actual = run_partitions([partition], values, engine)
+    [port] = partition.output_ports
+    assert_close(actual[port.id], expected[port.id], port.dtype, scale=16)
+    steps = lower(partition.ops, partition.input_ports, [port.replace(shape=b.graph_shape(port))]).steps
+    assert wanted in steps[0].name
