@@ -99,6 +99,8 @@ CASES: dict[str, tuple[tuple[int, ...], list[Node]]] = {
         (1, 64, 28, 28), conv_transpose(64, 1, 4, 4, strides=[2, 2], group=64, **P1)),
     "convT k2s2 16->1 64x64": ((1, 16, 64, 64), conv_transpose(16, 1, 2, 2, strides=[2, 2])),
     "convT 1-D k4s2 64->2 400": ((1, 64, 400), conv_transpose(64, 2, 4, strides=[2], pads=[1, 1])),
+    "convT k4s2 64->3 64x64": ((1, 64, 64, 64), conv_transpose(64, 3, 4, 4, strides=[2, 2], **P1)),
+    "convT 1-D k16s8 16->1 2000": ((1, 16, 2000), conv_transpose(16, 1, 16, strides=[8], pads=[4, 4])),
     "decoder k2s2 14x14": ((1, 256, 14, 14), decoder(2)),
     "decoder k4s2 14x14": ((1, 256, 14, 14), decoder(4, **P1)),
     "decoder k3s2 14x14": ((1, 256, 14, 14), decoder(3, output_padding=[1, 1], **P1)),
@@ -134,7 +136,7 @@ CASES: dict[str, tuple[tuple[int, ...], list[Node]]] = {
     "linear x2 64 56x56": ((1, 64, 56, 56), resize("linear")),
     "linear x2 256 28x28": ((1, 256, 28, 28), resize("linear")),
     **{f"{kind} 128x3072": ((128, 3072), [Node(kind)])
-       for kind in ("Relu", "Exp", "Erf", "Gelu", "Sigmoid", "Tanh", "HardSwish", "Softplus")},
+       for kind in ("Relu", "Exp", "Erf", "Gelu", "Sigmoid", "Tanh", "HardSwish", "Softplus", "Atan")},
     "Add of a row 128x3072": ((128, 3072), [Node("Add", ((3072,),))]),
     "Mul of a column 128x3072": ((128, 3072), [Node("Mul", ((128, 1),))]),
     "Softmax 12x128x128": ((12, 128, 128), [Node("Softmax")]),

@@ -8,7 +8,7 @@ from graphpool._kernels.core._dispatch import isas, names
 from tests.helpers.tree import ROOT
 
 TESTS = {path.name: path.read_text() for path in (ROOT / "tests" / "_kernels").rglob("test_*.py")}
-TYPES = "f32", "f64", "bf16", "s8", "s32", "s64", "u64", "x8", "any"
+TYPES = "f32", "f64", "bf16", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "x8", "any"
 """x8: bytes of either sign; any: elements that are only moved or compared, whatever they are."""
 
 OPS = (
@@ -18,8 +18,8 @@ OPS = (
     "top_k", "tree_ensemble",
 )  # fmt: skip
 VARIANTS = (
-    "backward", "blas", "compressed", "depthwise", "dynamic", "fold", "im2col", "linear", "nearest", "numbers", "pack",
-    "packed", "plain", "scales", "simd", "unpack", "winograd", "zeros",
+    "backward", "blas", "compressed", "depthwise", "dynamic", "fold", "im2col", "linear", "nearest", "numbers", "overlap",
+    "pack", "packed", "plain", "scales", "simd", "unpack", "winograd", "zeros",
 )  # fmt: skip
 NAME = re.compile(rf"({'|'.join(TYPES)})_({'|'.join(OPS)})((?:_(?:{'|'.join(VARIANTS)}))*)((?:_\d+x\d+)?)")
 

@@ -1,7 +1,7 @@
 /* Folds of rows of any type: a sum, a product, or an extreme.
  *
- * Integers wrap around; a NaN wins in extremes. Rows side by side are folded in lanes, so that the order of terms is
- * none of f64's.
+ * Integers wrap around; a NaN wins in extremes. Rows side by side are folded in lanes, so many that compilers make vectors of
+ * them instead of straight code.
  */
 #ifndef GP_FOLD_H
 #define GP_FOLD_H
@@ -35,7 +35,7 @@
     static inline __attribute__((unused)) type NAME##_##OP##_row(const type *restrict x, int64_t n, int64_t stride,    \
                                                                  type total)                                           \
     {                                                                                                                  \
-        enum { LANES = 128 / sizeof(type) };                                                                           \
+        enum { LANES = 256 / sizeof(type) };                                                                           \
         int64_t i = 0;                                                                                                 \
         if (stride == 1 && n >= LANES) {                                                                               \
             type lanes[LANES];                                                                                         \

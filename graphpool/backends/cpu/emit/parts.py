@@ -11,7 +11,7 @@ from ...._sizes import largest
 from ....graph.shapes import slice_part
 from ....typing import MAX_NDIM, DataType
 from ..lower.region import Region, fill
-from ..support import rule
+from ..support import register_of_type, rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
@@ -146,27 +146,22 @@ def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: in
 # ---- triangles
 
 
-_BITS = {8: DataType.U8, 16: DataType.U16, 32: DataType.S32, 64: DataType.S64}
-"""Size of an element in bits -> integers of that size."""
-
-
 @rule("Trilu")
 def lower_trilu(lowering: Lowering, op: Op) -> None:
-    """A selection by the positions along the last two axes; elements are integers of as many bits."""
+    """A selection by the positions along the last two axes."""
     source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id, any_strides=True)
-    ndim, dtype = len(source.shape), _BITS[source.dtype.bits]
+    ndim = len(source.shape)
     height, width = source.shape[-2:]
-    region = Region(lowering, source.shape, register="s64" if dtype is DataType.S64 else "s32")
+    dtype = DataType.S64 if source.dtype is DataType.U64 else source.dtype  # positions have signs, and bits are bits
+    region = Region(lowering, source.shape, register=register_of_type(dtype, max(height, width)))
     positions = lowering.positions(largest(height, width))
     rows, columns = (
         region.load_along(positions.cut(0, 0, dim), axis) for axis, dim in ((ndim - 2, height), (ndim - 1, width))
     )
     shift = min(max(op.attrs["k"], -height), width)
-    diagonal = region.binary("add", rows, region.load(lowering.literal(np.array([shift], np.int32))))
+    diagonal = region.binary("add", rows, region.load(lowering.literal(np.array([shift]))))
     is_kept = region.binary("ge" if op.attrs["upper"] else "le", columns, diagonal)
-    kept = region.load(source._replace(dtype=dtype))
-    region.write(
-        place._replace(dtype=dtype), region.builder.ternary("select", is_kept, kept, region.builder.const(0.0))
-    )
+    result = region.builder.ternary("select", is_kept, region.load(source), region.builder.const(0.0))
+    region.write(place, result)
     region.emit("eltwise(Trilu)")
     lowering.finish(op.outputs[0].id, place)
