@@ -395,7 +395,8 @@ async def _gone(receive: Receive, limit: asyncio.Timeout) -> None:
     """Return when the client has gone, and let the time that its request has end then."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    limit.reschedule(0.0)
+    with suppress(RuntimeError):  # it has ended
+        limit.reschedule(0.0)
 
 
 async def _send(answer: Answer, send: Send) -> None:

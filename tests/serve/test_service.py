@@ -399,6 +399,18 @@ def test_connections_without_a_request_or_a_reader_are_dropped():
     assert "at work" not in dropped
 
 
+def test_a_client_that_goes_at_the_deadline_is_no_error():
+    async def leave():
+        async with asyncio.timeout(60) as limit:
+            pass
+        await service_module._gone(receive, limit)
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    asyncio.run(leave())
+
+
 # ---- joined requests
 
 
