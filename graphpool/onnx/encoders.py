@@ -38,15 +38,16 @@ def listed(node: Node, name: str) -> Array | None:
 def with_table(node: Node, constants: dict[str, Any]) -> Node:
     """A LabelEncoder of numbers with a table as inputs 1 and 2 in place of its attributes; other ones as they are.
 
-    The table is keys that increase, and a value for each, then that of NaN and that of other elements. `constants` is
-    extended. Cost of memory: twice the keys and the values, beside the table.
+    The table is keys that increase, or the first one alone of 32 or 64 bit integers in a row, and a value for each key,
+    then that of NaN and that of other elements. `constants` is extended. Cost of memory: twice the keys and the values,
+    beside the table; of integers in a row, as many bytes as the largest one takes.
     """
     of_keys, of_values = _given(node, "keys"), _given(node, "values")
     if of_keys is None or of_values is None or not 0 < len(of_keys[0]) == len(of_values[0]):
         return node
-    keys, places, of_nan = _in_order(_array(*of_keys))
+    keys, places, of_nan = _in_order(*of_keys)
     values = _array(*of_values)
-    table = np.empty(len(keys) + 2, values.dtype)
+    table = np.empty((len(of_keys[0]) if places is None else len(places)) + 2, values.dtype)
     table[:-2] = values if places is None else values[places]
     table[-1] = _default(node, values.dtype)
     table[-2] = table[-1] if of_nan is None else values[of_nan]
@@ -72,18 +73,28 @@ def _given(node: Node, name: str) -> tuple[Any, str] | None:
 
 
 def _array(given: Any, kind: str) -> Array:
-    if not kind:
-        return np.asarray(given)
-    of_attribute, dtype = _KINDS[kind]
-    return np.asarray(given.values(of_attribute) if isinstance(given, LongList) else given, dtype)
+    return _narrow(given, kind).astype(_KINDS[kind][1], copy=False) if kind else np.asarray(given)
 
 
-def _in_order(keys: Array) -> tuple[Array, Array | None, int | None]:
+def _narrow(given: Any, kind: str) -> Array:
+    """The numbers, as narrow as they could be read."""
+    if isinstance(given, LongList):
+        return np.asarray(given.values(_KINDS[kind][0]))
+    return np.asarray(given, _KINDS[kind][1] if kind else None)
+
+
+def _in_order(given: Any, kind: str) -> tuple[Array, Array | None, int | None]:
     """The keys that increase, their places, None where these are all, and that of NaN; of equal keys the first counts.
 
-    Of NaNs alone one is a key, which no element equals.
+    Of integers in a row the first one. Of NaNs alone one is a key, which no element equals.
     """
-    if bool((keys[1:] > keys[:-1]).all()):
+    keys = _narrow(given, kind)
+    dtype = np.dtype(_KINDS[kind][1]) if kind else keys.dtype
+    increase = bool((keys[1:] > keys[:-1]).all())
+    if increase and dtype in (np.int32, np.int64) and int(keys[-1]) - int(keys[0]) == len(keys) - 1 < 2**31 - 2:
+        return keys[:1].astype(dtype), None, None
+    keys = keys.astype(dtype, copy=False)
+    if increase:
         return keys, None, None if keys[0] == keys[0] else 0
     places = np.argsort(keys, kind="stable").astype(np.int32)  # NaNs are last
     keys = keys[places]

@@ -131,6 +131,31 @@ def sources(proto, folder):
     return {"path": folder / "m.onnx", "bytes": data, "bytearray": bytearray(data), "proto": proto}
 
 
+@pytest.mark.parametrize(("first", "narrow"), [(0, 4), (-(2**15), 4), (2**40, 8)])
+def test_keys_in_a_row_are_never_there_as_wide_integers(first, narrow):
+    count = 100_000
+    values = np.random.default_rng(1).standard_normal(count).astype(np.float32)
+    keys = list(range(first, first + count))
+    node = helper.make_node(
+        "LabelEncoder",
+        ["x"],
+        ["y"],
+        domain="ai.onnx.ml",
+        keys_int64s=keys,
+        values_floats=values.tolist(),
+        default_float=0.5,
+    )
+    x = np.array([first, first + 7, first + count - 1, first - 1, first + count])
+    ports = [helper.make_tensor_value_info("x", TensorProto.INT64, x.shape)]
+    results = [helper.make_tensor_value_info("y", TensorProto.FLOAT, x.shape)]
+    graph = helper.make_graph([node], "g", ports, results)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 4)], ir_version=10)
+    with gp.onnx.load(proto.SerializeToString(), threads=1) as model:
+        assert model.engine.budget.peak <= values.nbytes + max(values.nbytes, (narrow + 1) * count) + 10_000
+        found = model.run({"x": x})["y"]
+    np.testing.assert_array_equal(found, [*values[[0, 7, -1]], 0.5, 0.5])
+
+
 def test_lists_are_the_same_from_every_source(tmp_path):
     proto = encoder(3 * LONG)
     original = proto.graph.node[0]

@@ -222,9 +222,8 @@ def _label_encoder(n: NodeView) -> Value:
     n.require(has_table(n.node), "keys or values that are texts, or another number of them")
     x, keys, values = n[0], n[1], n[2]
     n.require(x.dtype is keys.dtype, f"elements of {x.dtype}, and keys of {keys.dtype}")
-    left = count = keys.shape[0]
-    is_wide = x.dtype in (DataType.S32, DataType.S64) and count < 2**31 - 1
-    if is_wide and keys.is_known and int(keys.content[-1]) - int(keys.content[0]) == count - 1:
+    left = count = values.shape[0] - 2
+    if x.dtype in (DataType.S32, DataType.S64) and keys.shape[0] == 1:
         return n.emit("Gather", values, _distance(n, x, int(keys.content[0]), count), axis=0)
     place = n.emit("Expand", n.builder.literal(0, DataType.S32), shape=x.shape)
     while left > 1:
