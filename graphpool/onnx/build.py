@@ -141,6 +141,7 @@ class GraphBuilder:
         self._prefer = prefer
         self._fpmath, self._engine_kind = fpmath, engine_kind
         self._next_id = self.FIRST_ID
+        self.node: Node | None = None  # that is being converted: ops are called so
         self._literals: dict[Any, Value] = {}
 
     def new_tensor(self, dtype: DataType | None, shape: tuple[int, ...] | None) -> LogicalTensor:
@@ -238,12 +239,14 @@ class GraphBuilder:
     ) -> list[Value]:
         """Add an op with its output shapes inferred, by default with one output of the first input's type.
 
-        Raises InvalidArgumentError if it does not satisfy its schema; the name is for messages.
+        Raises InvalidArgumentError if it does not satisfy its schema; the name, by default that of the node that is
+        being converted, is for messages.
         """
         sources = [self.tensor(value) for value in inputs]
         wanted = dtypes or [sources[0].dtype]
         targets = [shapeless_tensor(number, _buffered(t)) for number, t in enumerate(wanted, self._next_id + 1)]
         self._next_id += len(targets)
+        name = name or (self.node.label if self.node is not None else "")
         op = Op(len(self.ops), kind, sources, targets, name or None, **attrs).checked()
         op = op.with_inferred_shapes(get_schema(kind).infer_shapes(op, [source.shape for source in sources]))
         self.ops.append(op)

@@ -156,15 +156,16 @@ class Walk:
     def run(self, scope: Scope) -> list[Value]:
         """Walk the nodes of a scope; returns the values of its outputs."""
         outer, self.scope = self.scope, scope
+        outer_node = self.builder.node
         try:
             with Boundary("converted") as place:
                 for number, node in enumerate(scope.nodes):
                     self.count(1, node)
-                    place.item = node
+                    place.item = self.builder.node = node
                     self._convert((*scope.path, number), node)
             return [self.value(name) for name in scope.outputs]
         finally:
-            self.scope = outer
+            self.scope, self.builder.node = outer, outer_node
 
     def value(self, name: str) -> Value:
         """What is known under a name that nodes or outputs read."""

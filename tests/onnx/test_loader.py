@@ -50,6 +50,22 @@ def test_what_the_host_runs_and_why(case):
     assert all(reason in each.reason for each, (_, _, reason) in zip(found, expected, strict=True))
 
 
+def test_ops_are_called_as_their_nodes():
+    """Those too that compute sizes as data, as the node that reads them."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"], "the_Shape"),
+        helper.make_node("Cast", ["sizes"], ["reals"], "the_Cast", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "reals"], ["y"], "the_Mul"),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        assert loaded.run({"x": np.ones(3, np.float32)})["y"].tolist() == [3, 3, 3]
+        found = {op.name for part in loaded.partitions for op in part.ops}
+    assert found == {"the_Mul"}
+
+
 def test_an_error_of_the_host_names_the_node_and_why_it_runs_there():
     node = helper.make_node("ImageDecoder", ["x"], ["y"], "the_node")
     info = helper.make_tensor_value_info("x", TensorProto.UINT8, [5])

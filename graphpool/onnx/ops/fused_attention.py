@@ -82,7 +82,7 @@ def _padding(n: NodeView, mask: Value, keys: int) -> Value:
 def _between(n: NodeView, ends: Value, batch: int, keys: int) -> Value:
     """Whether a key lies in front of the end of its batch entry, and not in front of the start that may follow."""
     columns = n.cast(n.builder.numbers(0, keys, 3), ends.dtype)
-    sides = n.emit_several("Split", [ends.dtype] * (ends.shape[0] // batch), ends, axis=0)
+    sides = [ends] if ends.shape == (batch,) else n.emit_several("Split", [ends.dtype] * 2, ends, axis=0)
     end, *start = (n.reshape(side, (batch, 1, 1, 1)) for side in sides)
     [visible] = n.emit_several("Less", [DataType.BOOLEAN], columns, end)
     if not start:

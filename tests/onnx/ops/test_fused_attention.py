@@ -198,6 +198,14 @@ def test_masked_texts_of_all_lengths_share_a_compilation(is_flat):
         assert model.stats().compilations == 1
 
 
+def test_a_masked_batch_of_no_texts():
+    given = [random_array((2, 4, 10)), random_array((10, 3 * D), seed=1), BIAS[: 3 * D], np.full(2, 3, "int32")]
+    proto = make_unknown(case("Attention", given, [np.zeros((2, 4, D))], (1, 2)).model()[0])
+    with gp.onnx.load(proto, fallback=False) as model:
+        names = [port.name for port in model.inputs]
+        assert model.run(dict(zip(names, (given[0][:0], given[3][:0]), strict=True)))["y0"].shape == (0, 4, D)
+
+
 def self_attention_of(x, weights):
     parts = np.split(x.astype(float) @ weights + BIAS[: 3 * D], 3, axis=2)
     return join_heads(attend(*(split_heads(part, N) for part in parts)))
