@@ -12,7 +12,7 @@ from ....errors import UnsupportedError, explain
 from ....runtime._program import FIRST_EXTERNAL
 from ....typing import DataType, LayoutType, PropertyType, dense_strides
 from ..layout.opaque import layout_id_of, strides_of, weight_layout_of
-from .steps import Emitter
+from .steps import Emitter, Step
 from .values import Buffer, Value
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Lowering(Emitter):
             return self
         found = copy.copy(self)
         found.steps = [
-            step._replace(call=step.call.with_hints(), args=tuple([value.with_hints() for value in step.args]))
+            Step(step.call.with_hints(), tuple([value.with_hints() for value in step.args]), *step[2:])
             for step in self.steps
         ]
         found.shapes = {tensor_id: tuple(map(hint_of, shape)) for tensor_id, shape in self.shapes.items()}

@@ -111,7 +111,7 @@ class Value(NamedTuple):
         shape, strides = list(self.shape), list(self.strides)
         offset = self.offset + start * strides[axis]
         shape[axis], strides[axis] = count, strides[axis] * step
-        return self._replace(shape=tuple(shape), strides=tuple(strides), offset=offset)
+        return Value(self.dtype, tuple(shape), tuple(strides), self.buffer, offset, self.layout)
 
     def is_at(self, other: Value) -> bool:
         """Whether both are the same elements of the same memory."""

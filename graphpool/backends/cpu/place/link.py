@@ -13,7 +13,7 @@ from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count
 from ....runtime._variable import VariableProgram
 from ....runtime.constant_part import ConstantPart
 from ....schedule.control import ListedCall, stream_lists
-from ..lower.steps import Emitter
+from ..lower.steps import Emitter, Step
 from ..lower.values import Buffer
 from .placement import ALIGNMENT, find_temporaries, uses_of
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ....runtime.temporaries import Temporaries
     from ....schedule import Schedule
     from ..lower.lowering import Lowering
-    from ..lower.steps import PackedConstant, Restore, Step
+    from ..lower.steps import PackedConstant, Restore
     from ..lower.values import Value
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
@@ -181,7 +181,7 @@ def _link_steps(
 ) -> tuple[Program, Hashable]:
     """The program of steps on these external bases, in this order, and all that its effect depends on."""
     bases = {base: number for number, base in enumerate(externals, FIRST_EXTERNAL)}
-    steps = [step._replace(call=step.call.pinned()) for step in steps]
+    steps = [Step(step.call.pinned(), *step[1:]) for step in steps]
     lowered = _with_scratch(steps, count_threads([step.call for step in steps], threads))
     temporaries = find_temporaries(lowered)
     places, arena_nbytes = temporaries.plan()
