@@ -42,7 +42,7 @@
                     data_dependent.py: the part whose shapes follow from what a run computes,
                     branches.py: one of two, loop.py: a body so many times; trip_places.py: where its trips
                     read and write, open_trips.py: those whose shapes change, _trip_sizes.pyx: their sizes,
-                    inner_calls.py: models inside them
+                    inner_calls.py: models inside them, nested_loop.py: loops among these
     _host_call.pyx  the call of a host function, and the steps and time of those of one run; host_room.py: what they
                     take at most
     partition_runs.py  which of its partitions are compiled as one

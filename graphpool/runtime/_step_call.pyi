@@ -2,6 +2,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from ._compiled import CompiledPartition
+from ._host_call import HostBudget
 from ._program import Program
 from ._stream import Stream
 from ._tensor import Tensor
@@ -48,7 +49,7 @@ class InnerCall:
         self,
         addresses: Addresses,
         condition: int,
-        open_calls: Callable[[int], InnerCalls | None],
+        open_calls: Callable[[int], InnerCalls | InnerTrips | None],
         work: Callable[[], None],
     ) -> None: ...
 
@@ -72,3 +73,19 @@ class Trips:
     def is_ended(self) -> bool: ...
     def content(self, number: int) -> int: ...
     def run(self, most: int, time_ns: int) -> int: ...
+
+class InnerTrips:
+    def __init__(
+        self,
+        trips: Trips,
+        passed: Sequence[tuple[int, int]],
+        carried: Sequence[tuple[int, int, int]],
+        kept: Sequence[tuple[int, int, int]],
+        moving: Sequence[tuple[int, int]],
+        length: int,
+        count: int,
+        condition: int,
+        budget: HostBudget,
+        label: str,
+        held: object,
+    ) -> None: ...

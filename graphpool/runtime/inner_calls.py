@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from graphpool.errors import OutOfMemoryError
 from graphpool.typing import DataType
 
-from ._step_call import InnerCall, InnerCalls, StepCall
+from ._step_call import InnerCall, InnerCalls, InnerTrips, StepCall
 from ._tensor import Tensor
 from .branches import Branches
+from .loop import Loop
+from .nested_loop import NestedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,12 +54,14 @@ class TripCalls:
 
     def _inner_call(self, step: ModelStep) -> InnerCall:
         function, condition = step.function, -1
-        open_calls: Callable[[int], InnerCalls | None] = _nothing
+        open_calls: Callable[[int], InnerCalls | InnerTrips | None] = _nothing
         if isinstance(function, Branches):
             tensor_id = step.inputs[function.condition]
             described = self._runner.described(tensor_id)
             if described.dtype is DataType.BOOLEAN and described.size == 1:
                 condition, open_calls = self._runner.number(tensor_id), partial(self._open, step, function)
+        elif isinstance(function, Loop):
+            open_calls = partial(self._open_loop, step, function)
         return InnerCall(self._frame.addresses, condition, open_calls, partial(self._work, step))
 
     def _array(self, tensor_id: int) -> Any:
@@ -121,6 +125,24 @@ class TripCalls:
             free.discard(inner)
             passed.append((self._runner.number(tensor_id), runner.number(inner), nbytes))
         return InnerCalls(frame.addresses, inside.calls, passed)
+
+    def _open_loop(self, step: ModelStep, loop: Loop, _taken: int) -> InnerTrips | None:
+        """The trips of a loop whose shapes stay; None as of `_open`, and where there are none, or no place for rows."""
+        nested = NestedLoop(step, loop, self._runner, self._array)
+        if not nested.is_fit:
+            return None
+        for tensor_id in filter(self._runner.is_constant, step.inputs):
+            self._put_constant(self._runner, self._frame, tensor_id)
+        try:
+            form = self._held.enter_context(loop.open_model().hold(nested.inputs))
+            if form is None or not nested.takes(form):
+                return None
+            frame = form.runner.take_frame()
+            self._held.callback(form.runner.leave_frame, frame)
+            inside = self._held.enter_context(TripCalls(form.runner, frame))
+            return nested.trips(form, frame, inside.calls)
+        except OutOfMemoryError:
+            return None
 
     @staticmethod
     def _put_constant(runner: Runner, frame: Frame, tensor_id: int) -> None:

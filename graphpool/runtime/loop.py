@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -120,6 +120,15 @@ class Loop(InnerModels):
 
     kind = "loop"
 
+    class Parts(NamedTuple):
+        """What a call brings, or of each what is known of it; None for what it does not bring."""
+
+        most: Any
+        condition: Any
+        states: list[Any]
+        scanned: list[Any]
+        outer: list[Any]
+
     def __init__(
         self,
         label: str,
@@ -137,7 +146,21 @@ class Loop(InnerModels):
         self.label, self.ports, self.rows, self.budget = label, ports, tuple(rows), budget
         self._places = tuple(places)
         self._most, self._takes_most, self._takes_condition = most, takes_most, takes_condition
-        self._has_places = has_places
+        self.has_places = has_places
+
+    @property
+    def most(self) -> int | None:
+        """The trip count, where it is known."""
+        return self._most
+
+    def parts(self, tensors: Sequence[Any]) -> Parts:
+        """The tensors of a call as what they are to the loop."""
+        given = iter([tensors[place] for place in self._places])
+        most = next(given) if self._takes_most else None
+        condition = next(given) if self._takes_condition else None
+        states = [next(given) for _ in self.ports.states]
+        scanned = [next(given) for _ in self.ports.scanned]
+        return self.Parts(most, condition, states, scanned, list(given))
 
     def attach(self, **options: Any) -> None:
         """As of `InnerModels`; forms for shapes that change in trips are kept for the next call."""
@@ -146,11 +169,10 @@ class Loop(InnerModels):
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         """See above."""
-        given = iter([inputs[place] for place in self._places])
-        most = _number(next(given)) if self._takes_most else self._most
-        goes_on = not self._takes_condition or bool(_number(next(given)))
-        states = [next(given) for _ in self.ports.states]
-        scanned = [np.ascontiguousarray(next(given)) for _ in self.ports.scanned]
+        given = self.parts(inputs)
+        most = self._most if given.most is None else _number(given.most)
+        goes_on = given.condition is None or bool(_number(given.condition))
+        scanned = [np.ascontiguousarray(array) for array in given.scanned]
         lengths = {len(array) for array in scanned}
         if len(lengths) > 1:
             raise InvalidShapeError(
@@ -162,16 +184,16 @@ class Loop(InnerModels):
         if most is None:
             most = _UNENDING
         with inner_run():
-            return _Run(self, self.open_model(), states, scanned, list(given), outputs).go(most if goes_on else 0)
+            run = _Run(self, self.open_model(), given.states, scanned, given.outer, outputs)
+            return run.go(most if goes_on else 0)
 
     def bound_run(self, shapes: Sequence[Any]) -> RunBound:
         """As of `InnerModels`."""
-        given = iter([shapes[place] for place in self._places[self._takes_most + self._takes_condition :]])
-        found: dict[str, Any] = {name: next(given) for name, _ in self.ports.states}
-        for name, _ in self.ports.scanned:
-            shape = next(given)
+        given = self.parts(shapes)
+        found: dict[str, Any] = {name: s for (name, _), s in zip(self.ports.states, given.states, strict=True)}
+        for (name, _), shape in zip(self.ports.scanned, given.scanned, strict=True):
             found[name] = shape if shape is None else shape[1:]
-        found.update(zip(self.ports.outer, given, strict=True))
+        found.update(zip(self.ports.outer, given.outer, strict=True))
         if self.ports.counter is not None:
             found[self.ports.counter] = (0, 0) if self.ports.is_extent else ()
         if None in found.values():
@@ -183,10 +205,10 @@ class Loop(InnerModels):
         unbounded = list(bound.unbounded)
         results: list[Any] = [None if self.ports.is_open else found[name] for name, _ in self.ports.states]
         rows, most = self.rows, self._most
-        is_told = self._has_places or not rows or (most is not None and all(0 not in row.shape for row in rows))
+        is_told = self.has_places or not rows or (most is not None and all(0 not in row.shape for row in rows))
         if self.ports.is_open or not is_told:
             unbounded.append(self.label)  # states that grow, or nobody knows how many rows, or how long they are
-        elif most is not None and not self._has_places:  # beside what is written lies what was before, or a copy
+        elif most is not None and not self.has_places:  # beside what is written lies what was before, or a copy
             states += 2 * sum(most * prod(row.shape) * row.dtype.itemsize for row in rows)
             results += [(most, *row.shape) for row in rows]
         run = bound.opened_nbytes + states

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ._form_sizes import SizedArrays
     from ._program import Program
     from ._result_arrays import ResultArrays
-    from ._step_call import Trips
+    from ._step_call import InnerCall, Trips
     from ._stream import Stream
     from ._trace import Recorder
     from ._trip_sizes import TripSizes
@@ -194,6 +194,11 @@ class Runner(FormRun, SharesFirst):
             return done, trips.is_ended, places.states(trips)
 
         return self.use(places.inputs, places.outputs, run)
+
+    def trips(self, places: TripPlaces, frame: Frame, calls: Sequence[StepCall | InnerCall]) -> Trips:
+        """Trips of a loop within a trip of another one, on a frame of theirs."""
+        places.bind(self._form, self._numbers, frame)
+        return places.trips(self._form, self._numbers, self._targets, frame, calls)
 
     def go_on(self, places: TripPlaces, sizes: TripSizes, most: int, time_ns: int) -> tuple[int, Trips, list[Any]]:
         """Trips of a loop on the programs that `sizes` rewrites: how many there were, and what the states are now."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .loop import LoopPorts
     from .model_form import ModelForm
 
-__all__ = ["TripPlaces", "moved_states"]
+__all__ = ["TripPlaces", "address_of", "moved_states", "view_of"]
 
 
 class TripPlaces:
@@ -55,7 +55,7 @@ class TripPlaces:
         """Put the inputs of the first trip in place, which are as the calls want them."""
         for name, tensor_id in form.inputs.items():
             if tensor_id in numbers:
-                frame.addresses.put(numbers[tensor_id], _address(self.inputs[name]))
+                frame.addresses.put(numbers[tensor_id], address_of(self.inputs[name]))
 
     def trips(
         self,
@@ -79,7 +79,7 @@ class TripPlaces:
             is_direct = tensor_id in free
             free.discard(tensor_id)
             if tensor_id in form.constants:
-                frame.addresses.put(numbers[tensor_id], _address(frame.values[tensor_id]))
+                frame.addresses.put(numbers[tensor_id], address_of(frame.values[tensor_id]))
             return numbers[tensor_id], is_direct
 
         carried, self._moved = [], moved_states(ports, form)
@@ -87,14 +87,14 @@ class TripPlaces:
             (source, target), (one, other) = ports.states[number], self._buffers[number]
             now = self.inputs[source]
             to, is_direct = claim(target)
-            places = now.nbytes, _address(now), _address(one), _address(other)
+            places = now.nbytes, address_of(now), address_of(one), address_of(other)
             carried.append((numbers.get(form.inputs[source], -1), to, is_direct, *places))
         written = [
-            (*claim(name), _address(place), stride, place.nbytes)
+            (*claim(name), address_of(place), stride, place.nbytes)
             for (name, _), (place, stride) in zip(ports.rows, self._rows, strict=True)
         ]
         read = [
-            (numbers[form.inputs[name]], True, _address(self.inputs[name]), _stride(array, is_turned), 0)
+            (numbers[form.inputs[name]], True, address_of(self.inputs[name]), _stride(array, is_turned), 0)
             for (name, is_turned), array in zip(ports.scanned, self._scanned, strict=True)
             if form.inputs[name] in numbers
         ]
@@ -102,7 +102,7 @@ class TripPlaces:
         condition, condition_at = -1, 0
         if ports.check is not None:
             condition, is_direct = claim(ports.check)
-            condition_at = _address(self._check) if is_direct else 0
+            condition_at = address_of(self._check) if is_direct else 0
         ends = condition, condition_at
         return Trips(frame.addresses, calls, carried, read, written, counter, self._first, *ends, sizes)
 
@@ -112,7 +112,7 @@ class TripPlaces:
         for place, number in enumerate(self._moved):
             address = trips.content(place)
             arrays = (*self._buffers[number], found[number])
-            content = next(array for array in arrays if _address(array) == address)
+            content = next(array for array in arrays if address_of(array) == address)
             if self._sizes is not None and content is not found[number]:
                 content = view_of(content, self._sizes.shape(place), found[number].dtype)
             found[number] = content
@@ -130,7 +130,8 @@ def view_of(buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     return buffer[: prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 
-def _address(array: Any) -> int:
+def address_of(array: Any) -> int:
+    """Of the first element."""
     return int(array.__array_interface__["data"][0])
 
 

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
+from graphpool.runtime.loop import Loop
 
 node = helper.make_node
 NUMBER = [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("go", 9, [])]
@@ -387,6 +388,140 @@ def test_a_body_may_have_nodes_of_the_host():
             wanted = wanted / np.linalg.det(wanted) + x
         np.testing.assert_allclose(found, wanted, rtol=1e-3)
         assert any(form.fallbacks for form in loaded._forms.last().with_inner()[1:])
+
+
+# ---- loops within trips
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What calls of loops there were from Python."""
+    found, call = [], Loop.__call__
+
+    def note(self, inputs, outputs):
+        found.append(self.label)
+        return call(self, inputs, outputs)
+
+    monkeypatch.setattr(Loop, "__call__", note)
+    return found
+
+
+UNWRITTEN = gp.Limits(unrolled_nodes=1)
+
+
+def inner_body(nodes, states, extra=(), check="again_"):
+    """A body of an inner loop: `states` are names and what they become, `extra` are rows, all of shape [a, 3]."""
+    shape = ["a", 3]
+    outside = [info(name, shape) for name in (*states.values(), *extra)]
+    inside = [info("j", [], TensorProto.INT64), info("go_", [], TensorProto.BOOL), *(info(n, shape) for n in states)]
+    nodes = [*nodes, *([node("Identity", ["go_"], ["again_"])] if check == "again_" else [])]
+    return helper.make_graph(nodes, "inner", inside, [info(check, [], TensorProto.BOOL), *outside])
+
+
+@pytest.mark.parametrize("is_branch", [False, True])
+def test_a_loop_within_trips_is_no_call(calls, is_branch):
+    """States are exchanged, kept and made anew; as many trips as the outer trip has its number."""
+    nodes = [node("Mul", ["p", "x"], ["p2"]), node("Add", ["q", "r"], ["p3"]), node("Identity", ["p2"], ["q2"])]
+    inner = node("Loop", ["i", "", "s", "t", "x"], ["s2", "t2", "kept"], "inner",
+                 body=inner_body(nodes, {"p": "p3", "q": "q2", "r": "r"}))  # fmt: skip
+    steps = [inner, node("Add", ["kept", "s2"], ["s3"])]
+    if is_branch:
+        shape = ["a", 3]
+        outputs = [info(name, shape) for name in ("s3", "t2")]
+        others = [node("Identity", ["s"], ["s4"]), node("Identity", ["t"], ["t4"])]
+        graphs = {
+            "then_branch": helper.make_graph(steps, "then", [], outputs),
+            "else_branch": helper.make_graph(others, "else", [], [info(name, shape) for name in ("s4", "t4")]),
+        }
+        steps = [
+            node("Mod", ["i", "two"], ["odd"]), node("Cast", ["odd"], ["is_odd"], to=TensorProto.BOOL),
+            node("If", ["is_odd"], ["s5", "t5"], **graphs),
+        ]  # fmt: skip
+    s, t = ("s5", "t5") if is_branch else ("s3", "t2")
+    shape = ["a", 3]
+    body = body_of(steps, [info("s", shape), info("t", shape)], [info(s, shape), info(t, shape)])
+    model = run_loop(
+        body, {"s0": (shape,), "t0": (shape,)}, {"y": shape, "z": shape}, {"x": (shape,)}, {"two": np.array(2)}
+    )
+    with gp.onnx.load(model, fallback=False, limits=UNWRITTEN) as loaded:
+        for trips, size in ((0, 2), (1, 1), (2, 5), (7, 4), (6, 0), (9, 1)):
+            s, t, x = floats(size, 3, seed=1), floats(size, 3, seed=2), floats(size, 3, seed=3) / 2
+            calls.clear()
+            results = loaded.run({"n": np.array(trips), "s0": s, "t0": t, "x": x})
+            for number in range(trips):
+                if is_branch and number % 2 == 0:
+                    continue
+                for _ in range(number):
+                    s, t = t + x, s * x
+                s = x + s
+            np.testing.assert_allclose(results["y"], s, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(results["z"], t, rtol=1e-4, atol=1e-5)
+            assert calls.count("inner") == 0 or size == 0
+
+
+@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_rows_of_a_scan_within_trips(calls, turned):
+    """Each outer trip scans what the one before has given."""
+    shape = ["a", 3]
+    nodes = [node("Add", ["sum", "row"], ["sum2"]), node("Mul", ["sum2", "x"], ["given"])]
+    graph = helper.make_graph(
+        nodes, "scan", [info("sum", [3]), info("row", [3])], [info("sum2", [3]), info("given", [3])]
+    )
+    inner = node("Scan", ["start", "s"], ["last", "rows"], "inner", body=graph, num_scan_inputs=1,
+                 scan_input_directions=[turned[0]], scan_output_directions=[turned[1]])  # fmt: skip
+    body = body_of([inner, node("Add", ["rows", "last"], ["s2"])], [info("s", shape)], [info("s2", shape)])
+    model = run_loop(body, {"s0": (shape,)}, {"y": shape}, {"x": ([3],), "start": ([3],)})
+    with gp.onnx.load(model, fallback=False, limits=UNWRITTEN) as loaded:
+        for trips, size in ((0, 2), (1, 1), (3, 5), (4, 1), (2, 0), (5, 4)):
+            s, x, start = floats(size, 3, seed=1), floats(3, seed=2) / 4, floats(3, seed=3)
+            calls.clear()
+            found = loaded.run({"n": np.array(trips), "s0": s, "x": x, "start": start})["y"]
+            for _ in range(trips):
+                total, rows = start, []
+                for row in s[::-1] if turned[0] else s:
+                    total = total + row
+                    rows.append(total * x)
+                s = np.array(rows[::-1] if turned[1] else rows, np.float32).reshape(size, 3) + total
+            np.testing.assert_allclose(found, s, rtol=1e-4, atol=1e-5)
+            assert calls.count("inner") == 0 or size == 0
+
+
+def test_a_loop_within_trips_ends_by_itself(calls):
+    """Until its largest element is large, or at once where its condition says so; a third one is within it."""
+    third = inner_body([node("Mul", ["u", "half"], ["u2"])], {"u": "u2"})
+    nodes = [
+        node("Add", ["p", "x"], ["p2"]), node("Loop", ["two", "", "p2"], ["p3"], "third", body=third),
+        node("ReduceMax", ["p2"], ["top"], keepdims=0), node("Less", ["top", "least"], ["more"]),
+    ]  # fmt: skip
+    inner = node("Loop", ["", "begins", "s"], ["s2"], "inner", body=inner_body(nodes, {"p": "p3"}, check="more"))
+    shape = ["a", 3]
+    steps = [node("ReduceMax", ["s"], ["most"], keepdims=0), node("Less", ["most", "one"], ["begins"]), inner]
+    body = body_of([*steps, node("Mul", ["s2", "y"], ["s3"])], [info("s", shape)], [info("s3", shape)])
+    constants = {"half": np.float32(0.5), "two": np.array(2), "least": np.float32(2), "one": np.float32(1)}
+    model = run_loop(body, {"s0": (shape,)}, {"z": shape}, {"x": (shape,), "y": (shape,)}, constants)
+    with gp.onnx.load(model, fallback=False, limits=UNWRITTEN) as loaded:
+        for trips, size in ((0, 2), (1, 1), (3, 5), (20, 2), (25, 1)):
+            s, x, y = floats(size, 3, seed=1), 1.7 + 0 * floats(size, 3), 1 + floats(size, 3, seed=size) / 4
+            calls.clear()
+            found = loaded.run({"n": np.array(trips), "s0": s, "x": x, "y": y})["z"]
+            for _ in range(trips):
+                goes_on = s.max() < 1
+                while goes_on:
+                    p = s + x
+                    s, goes_on = p / 4, p.max() < 2
+                s = s * y
+            np.testing.assert_allclose(found, s, rtol=1e-4, atol=1e-5)
+            assert not {"inner", "third"}.intersection(calls)
+
+
+def test_a_loop_within_trips_that_never_ends_is_stopped():
+    shape = ["a", 3]
+    inner = node("Loop", ["", "", "s"], ["s2"], "inner", body=inner_body([node("Neg", ["p"], ["p2"])], {"p": "p2"}))
+    body = body_of([inner], [info("s", shape)], [info("s2", shape)])
+    limits = gp.Limits(unrolled_nodes=1, host_steps=10**6)
+    model = run_loop(body, {"s0": (shape,)}, {"y": shape}, {})
+    with gp.onnx.load(model, fallback=False, limits=limits) as loaded, pytest.raises(gp.LimitError, match="inner"):
+        loaded.run({"n": np.array(2), "s0": floats(1, 3)})
 
 
 # ---- threads, memory, life
