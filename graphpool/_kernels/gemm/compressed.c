@@ -103,12 +103,12 @@ GP_INLINE void float_rows(const int bits, const int rows, const int panels, cons
 {
     const int nv = panels * vectors, depth = 32 / bits;
     gp_acc total;
-    gp_acc_begin(GP_PACKED_F32, rows, nv, total, sink);
+    gp_acc_begin(GP_PACKED_F32, rows, 1, nv, total, sink);
     for (int64_t i = 0; i < p->k;) {
         const int64_t end = gp_min(i + p->group, p->k);
         gp_acc sum;
         gp_zeros zero;
-        gp_acc_begin(GP_PACKED_F32, rows, nv, sum, sink);
+        gp_acc_begin(GP_PACKED_F32, rows, 1, nv, sum, sink);
         load_zeros(p, nv, vectors, w, zero);
         for (; i + depth <= end; i += depth)
             add_floats(bits, rows, panels, vectors, p, x.a, w, zero, i, depth, sum);
@@ -182,7 +182,7 @@ GP_INLINE void digit_rows(const int bits, const int digits, const int rows, cons
                           const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)
 {
     gp_acc total;
-    gp_acc_begin(GP_PACKED_F32, rows, vectors, total, sink);
+    gp_acc_begin(GP_PACKED_F32, rows, 1, vectors, total, sink);
     for (int64_t i = 0, block = 0; i < p->k; w = skip_groups(p, vectors, w, 1)) {
         const int64_t end = gp_min(i + p->group, p->k);
         gp_zeros zero;

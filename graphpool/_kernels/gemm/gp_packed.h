@@ -3,8 +3,8 @@
  * Layout. A matrix B of k x n is cut into words of 32 bits, each holding one column's next f32, 2 bf16 or 4 s8 along k
  * (`depth` elements, zeros behind the last), so that all types share every loop here. GP_PANEL columns are a panel: for
  * each of the `words` steps along k its words in a row. Panels follow one another; the last one has half the width if
- * that holds its columns, and zeros behind them. s8 weights are followed by one s32 a column, the sum over k, and where
- * there is no instruction for products of bytes by the limits of pairs.
+ * that holds its columns, and zeros behind them. s8 weights are followed by one s32 a column, the sum over k. Where there is no
+ * instruction for products of bytes, sums of groups follow, in panels of their own, and the limits of pairs.
  *
  * Pairs. Without that instruction the cheapest exact way for all bytes is to widen them to s16. vpmaddubsw, which adds
  * two products of bytes in s16, would saturate: 255 * 127 twice is 64770. But both factors are rarely large. Of each two
@@ -12,6 +12,12 @@
  * s16, whatever the other bytes are, and that for the sums of two within either word. A tile compares both with the
  * largest byte of its rows, and multiplies pair by pair in the cheapest of three ways: two vpmaddubsw, whose sums are
  * added and then widened; each widened; or bytes widened first. All are exact.
+ *
+ * Shifts. Signed numbers lie about the middle of their bytes, so that few pairs would fit. Products bring the rows of a
+ * tile to scratch, less the least byte that any of them has in each group of GP_SHIFT_WORDS words. What that takes from the
+ * results is so many times the sum of the column's weights in the group. Two such sums, in s16, are a word: so the shifts
+ * of two groups cost one multiplication a vector of columns. A zero point below GP_LEAST_ZERO says that numbers are of one
+ * sign, with some near zero in each group: these rows stay as they are.
  *
  * Tile. rows x (panels * vectors) accumulators stay in registers while k runs; every step loads one vector per column
  * vector and broadcasts one word per row. 6 x 4 vectors with 32 registers, 6 x 2 with 16: the largest for which
@@ -43,12 +49,18 @@
 #define GP_TILE_AHEAD 1024
 
 /* Whether products of bytes are added in s16 for want of an instruction that adds them in s32; pairs of so many words. */
-#if defined(__SSSE3__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+#if defined(__SSE4_1__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
 #define GP_HAS_PAIRS 1
 #else
 #define GP_HAS_PAIRS 0
 #endif
 #define GP_PAIRS(words) (GP_HAS_PAIRS ? (words) / 2 : 0)
+
+/* Words of one shift; the least zero point with shifts; words that hold the shifts of a row, or the sums of a column, two
+ * each. */
+#define GP_SHIFT_WORDS 16
+#define GP_LEAST_ZERO 32
+#define GP_SHIFTS(words) (GP_HAS_PAIRS ? ((words) + 2 * GP_SHIFT_WORDS - 1) / (2 * GP_SHIFT_WORDS) : 0)
 
 /* What a word holds and how two words are multiplied: f32; 2 bf16; 4 u8 by 4 s8, summed in s32. */
 enum gp_packed_type { GP_PACKED_F32, GP_PACKED_BF16, GP_PACKED_S8 };
@@ -87,6 +99,9 @@ typedef struct {
     const uint8_t *most;    /* limits of the pairs of the first panel, two times `pairs` a panel */
     const uint8_t *largest; /* bytes of the pairs of the tile's rows, `pairs` a tile; NULL: not s8 */
     int64_t pairs;
+    const int32_t *group_sum; /* of the first panel, `shifts` words a column */
+    const int32_t *shift;     /* of the tile, so many words */
+    int64_t shifts;           /* 0: its rows are as they were */
     const struct gp_requant_sink *requant; /* where results go instead of c, which is NULL (gp_requant.h) */
     int64_t row, col;                      /* of the tile, from where that begins */
     int64_t ahead, ahead_step; /* what f32 fetches, from the weights that it reads on; from step to step: bytes */

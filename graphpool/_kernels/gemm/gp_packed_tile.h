@@ -125,6 +125,60 @@ static __attribute__((unused)) void gp_find_largest(const char *const *row, int6
     }
 }
 
+/* A group of each of some rows less the least byte of all, which it returns; rows of the results lie to_row apart. */
+GP_INLINE uint8_t gp_shift_group(const char *const *row, int64_t rows, int64_t at, char *to, int64_t to_row)
+{
+#if defined(__AVX2__)
+    __m256i least = _mm256_set1_epi8(-1);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = at; k < at + GP_SHIFT_WORDS * 4; k += 32)
+            least = _mm256_min_epu8(least, _mm256_loadu_si256((const __m256i *)(row[i] + k)));
+    const __m128i half = _mm_min_epu8(_mm256_castsi256_si128(least), _mm256_extracti128_si256(least, 1));
+#else
+    __m128i half = _mm_set1_epi8(-1);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = at; k < at + GP_SHIFT_WORDS * 4; k += 16)
+            half = _mm_min_epu8(half, _mm_loadu_si128((const __m128i *)(row[i] + k)));
+#endif
+    const __m128i pairs = _mm_min_epu8(half, _mm_srli_epi16(half, 8)) & _mm_set1_epi16(255);
+    const int shift = _mm_cvtsi128_si32(_mm_minpos_epu16(pairs)) & 255;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = at; k < at + GP_SHIFT_WORDS * 4; k += 16) {
+            const __m128i bytes = _mm_sub_epi8(_mm_loadu_si128((const __m128i *)(row[i] + k)), _mm_set1_epi8((char)shift));
+            _mm_storeu_si128((__m128i *)(to + i * to_row + k), bytes);
+        }
+    return (uint8_t)shift;
+}
+
+/* The same of a group that has `count` bytes only. */
+static __attribute__((unused)) uint8_t gp_shift_rest(const char *const *row, int64_t rows, int64_t at, int64_t count,
+                                                     char *to, int64_t to_row)
+{
+    char bytes[GP_TILE_ROWS][GP_SHIFT_WORDS * 4];
+    const char *copy[GP_TILE_ROWS];
+    memset(bytes, 255, sizeof bytes);
+    for (int64_t i = 0; i < rows; i++)
+        copy[i] = memcpy(bytes[i], row[i] + at, (size_t)count);
+    const uint8_t shift = gp_shift_group(copy, rows, 0, bytes[0], sizeof bytes[0]);
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(to + i * to_row + at, bytes[i], (size_t)count);
+    return shift;
+}
+
+/* The words of some rows, each group less the least byte that a row has in it (gp_packed.h), which may be where the rows
+ * are; and what was taken away. */
+static __attribute__((unused)) void gp_shift_rows(const char *const *row, int64_t rows, int64_t words, char *to,
+                                                  int64_t to_row, int32_t *shift)
+{
+    const int64_t group = GP_SHIFT_WORDS * 4, count = words * 4;
+    memset(shift, 0, (size_t)GP_SHIFTS(words) * 4);
+    for (int64_t at = 0; at < count; at += group) {
+        const int32_t least = at + group <= count ? gp_shift_group(row, rows, at, to, to_row)
+                                                  : gp_shift_rest(row, rows, at, count - at, to, to_row);
+        shift[at / group / 2] |= least << at / group % 2 * 16;
+    }
+}
+
 #endif
 
 /* bf16 without the instruction for it: the halves of a word are floats once they stand on top. */
@@ -147,12 +201,20 @@ GP_INLINE gp_vf gp_dot(const enum gp_packed_type type, gp_vi y, gp_vf x, gp_vf a
     return type == GP_PACKED_BF16 ? gp_dot_halves(y, (gp_vi)x, acc) : gp_vfma((gp_vf)y, x, acc);
 }
 
-/* Where the s32 accumulators of a vector of columns begin: what the zero point of a takes away. */
-GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
+/* Where the s32 accumulators of vector j of the columns begin: what the zero point of a takes away, and shifts add. */
+GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, const int vectors __attribute__((unused)), const int j)
 {
-    gp_vi col_sum;
-    memcpy(&col_sum, sink->col_sum + col, sizeof col_sum);
-    return (gp_vf)(col_sum * (GP_BYTE_OFFSET - sink->a_zero));
+    gp_vi sums;
+    memcpy(&sums, sink->col_sum + j * GP_VL, sizeof sums);
+    sums *= GP_BYTE_OFFSET - sink->a_zero;
+#if GP_HAS_PAIRS
+    const int64_t width = vectors * GP_VL, first = j / vectors * GP_PANEL * sink->shifts + j % vectors * GP_VL;
+    for (int64_t s = 0; s < sink->shifts; s++) {
+        const gp_vu groups = gp_load_integers(sink->group_sum + first + s * width, GP_VL);
+        sums += gp_madd((gp_vh)groups, (gp_vh)gp_splat_word((const char *)(sink->shift + s)));
+    }
+#endif
+    return (gp_vf)sums;
 }
 
 /* s32 accumulators, less what the zero points of the weights take away, as floats. */
@@ -201,11 +263,11 @@ GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const i
 }
 
 /* What accumulators begin with, or those that an earlier part of k left. */
-GP_INLINE void gp_acc_begin(const enum gp_packed_type type, const int rows, const int nv,
-                             gp_acc acc, const gp_packed_sink *sink)
+GP_INLINE void gp_acc_begin(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                            gp_acc acc, const gp_packed_sink *sink)
 {
-    GP_EACH(j, nv) {
-        const gp_vf first = type == GP_PACKED_S8 && sink->is_first ? gp_first_sums(sink, j * GP_VL) : (gp_vf){0};
+    GP_EACH(j, panels * vectors) {
+        const gp_vf first = type == GP_PACKED_S8 && sink->is_first ? gp_first_sums(sink, vectors, j) : (gp_vf){0};
         GP_EACH(i, rows)
             acc[i][j] = sink->is_first ? first : gp_load(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
     }
@@ -324,7 +386,7 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
     const int nv = panels * vectors, width = vectors * GP_VL;
     gp_acc acc;
     const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
-    gp_acc_begin(type, rows, nv, acc, sink);
+    gp_acc_begin(type, rows, panels, vectors, acc, sink);
     if (type == GP_PACKED_S8 && GP_HAS_PAIRS) {
         const char *row[GP_TILE_ROWS];
         GP_EACH(i, rows)
@@ -352,7 +414,7 @@ GP_INLINE void gp_taps_tile(const enum gp_packed_type type, const int rows, cons
 {
     const int nv = panels * vectors, width = vectors * GP_VL;
     gp_acc acc;
-    gp_acc_begin(type, rows, nv, acc, sink);
+    gp_acc_begin(type, rows, panels, vectors, acc, sink);
     for (; taps; taps--, row += pitch, b += tap_step) {
         const char *a[GP_TILE_ROWS];
         int is_padding = 1;
@@ -377,7 +439,7 @@ GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, cons
                             int64_t panel_step, const gp_packed_sink *sink)
 {
     gp_acc acc;
-    gp_acc_begin(type, rows, panels * vectors, acc, sink);
+    gp_acc_begin(type, rows, panels, vectors, acc, sink);
     for (int64_t r = 0; r < runs; r++, b += words * vectors * GP_VL) {
         const char *a[GP_TILE_ROWS];
         GP_EACH(i, rows)
@@ -419,6 +481,7 @@ GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
     sink->residual += sink->residual ? rows * sink->residual_row : 0;
     sink->row_sum += sink->row_sum ? rows : 0;
     sink->largest += sink->largest ? sink->pairs : 0;
+    sink->shift += sink->shifts;
 }
 
 GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
@@ -431,6 +494,7 @@ GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
     sink->col_sum += sink->col_sum ? cols : 0;
     sink->col_zero += sink->col_zero ? cols : 0;
     sink->most += sink->most ? cols / GP_PANEL * 2 * sink->pairs : 0;
+    sink->group_sum += cols * sink->shifts;
 }
 
 #endif

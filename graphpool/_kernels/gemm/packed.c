@@ -22,7 +22,8 @@ GP_RECORD(gp_packed_matmul, {
     int64_t a_row, a_col, dst_row, residual_row;
     int64_t bias_arg, residual_arg, scale_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
-    int64_t partial_offset, words_offset, row_offset, largest_offset; /* bytes into scratch; the tile lies at 0 */
+    int64_t partial_offset, words_offset, row_offset; /* bytes into scratch; the tile lies at 0 */
+    int64_t largest_offset, shift_offset;             /* likewise, of pairs and shifts (gp_packed.h) */
     int64_t a_dtype, a_zero;
     int64_t has_one_scale, has_one_zero; /* s8: one number for all columns instead of one for each */
     float lo, hi;
@@ -182,17 +183,36 @@ void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, i
 }
 
 #if GP_HAS_PAIRS
-/* The largest bytes of the pairs of the rows of all tiles. */
-static void find_largest(gp_words a, int64_t rows, int64_t words, uint8_t *to)
+/* Finds the largest bytes of the pairs of the rows of all tiles, which come to scratch less their shifts first, where the
+ * zero point promises some. Returns where the rows are. */
+static gp_words prepare_pairs(const gp_packed_matmul *p, gp_words a, int64_t rows, int64_t words, int32_t a_zero,
+                              char *scratch, gp_packed_sink *sink)
 {
-    for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--, to += GP_PAIRS(words)) {
+    const gp_words shifted = {scratch + p->words_offset, words * 4, 4};
+    const int is_shifted = a_zero >= GP_LEAST_ZERO && rows >= GP_PAIR_ROWS && words >= GP_PAIR_WORDS;
+    const gp_words result = is_shifted ? shifted : a;
+    uint8_t *largest = (uint8_t *)scratch + p->largest_offset;
+    int32_t *shift = (int32_t *)(scratch + p->shift_offset);
+    char *to = scratch + p->words_offset;
+    sink->largest = largest;
+    sink->pairs = GP_PAIRS(words);
+    sink->shift = shift;
+    sink->shifts = is_shifted ? GP_SHIFTS(words) : 0;
+    for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
         const int64_t height = (rows + left - 1) / left;
         const char *row[GP_TILE_ROWS];
         for (int64_t i = 0; i < height; i++, a.data += a.row)
             row[i] = a.data;
-        gp_find_largest(row, height, 0, words, to);
+        if (is_shifted)
+            gp_shift_rows(row, height, words, to, shifted.row, shift);
+        for (int64_t i = 0; i < height && is_shifted; i++, to += shifted.row)
+            row[i] = to;
+        gp_find_largest(row, height, 0, words, largest);
         rows -= height;
+        largest += sink->pairs;
+        shift += sink->shifts;
     }
+    return result;
 }
 #endif
 
@@ -210,7 +230,7 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     const float *b = (const float *)((const char *)args[1] + at[GP_B]);
     const int64_t k = gp_min(p->k - first * in_word, depth.count * in_word);
     const int32_t a_zero = type == GP_PACKED_S8 ? gp_dynamic_zero(&p->dynamic, args, p->a_dtype, p->a_zero) : 0;
-    const gp_words a = load_words(type, p, args[0], at[GP_A], rows, k, depth.count, a_zero, scratch);
+    gp_words a = load_words(type, p, args[0], at[GP_A], rows, k, depth.count, a_zero, scratch);
     gp_packed_sink sink = GP_MAKE_SINK(p, args, at[GP_DST] + i * p->dst_row + j, p->dst_row,
                                        at[GP_RESIDUAL] + i * p->residual_row + j, p->residual_row, j, cols, scratch);
     const float *tile = sink.c;
@@ -218,19 +238,18 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     if (type == GP_PACKED_S8) {
         const int32_t *sums = (const int32_t *)(b + words * gp_packed_cols(p->n));
         sink.col_sum = sums + j;
-#if GP_HAS_PAIRS
-        uint8_t *largest = (uint8_t *)scratch + p->largest_offset;
-        find_largest(a, rows, words, largest);
-        sink.largest = largest;
-        sink.pairs = GP_PAIRS(words);
-        sink.most = (const uint8_t *)(sums + gp_packed_cols(p->n)) + j / GP_PANEL * 2 * sink.pairs;
-#endif
         if (p->dynamic.columns_arg) {
             const int32_t *zeros = args[p->dynamic.columns_arg];
             sink.col_zero = p->has_one_zero ? NULL : zeros + j;
             sink.b_zero = zeros[0];
             sink.row_sum = (const int32_t *)(a.data + p->row_block * depth.count * 4);
         }
+#if GP_HAS_PAIRS
+        a = prepare_pairs(p, a, rows, words, a_zero, scratch, &sink);
+        const int32_t *groups = sums + gp_packed_cols(p->n);
+        sink.group_sum = groups + j * GP_SHIFTS(words);
+        sink.most = (const uint8_t *)(groups + gp_packed_cols(p->n) * GP_SHIFTS(words)) + j / GP_PANEL * 2 * sink.pairs;
+#endif
         char *dst = (char *)args[p->dst_arg] + (at[GP_DST] + i * p->dst_row + j) * gp_element_nbytes(p->requant.dst_dtype);
         requant = gp_make_requant(&p->requant, args, j, p->tile_in_scratch ? scratch : dst, sink.ldc,
                                   at[GP_RESIDUAL] + i * p->residual_row + j, p->residual_row);

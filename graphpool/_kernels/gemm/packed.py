@@ -42,6 +42,9 @@ _A_DTYPES = {"f32": ("f32",), "bf16": ("f32", "bf16", "f16"), "s8": ("u8", "s8")
 LANES = {"avx512_bf16": 16, "avx512": 16, "avx2_vnni": 8, "avx2": 8, "neon_dotprod": 4, "neon": 4, "generic": 4}
 """Columns of a vector (``GP_VL``)."""
 
+_SHIFTED_WORDS = 32
+"""Words of a row whose two shifts are one word (``GP_SHIFT_WORDS``)."""
+
 _HAS_PAIRS = ("generic", "avx2", "avx512") if platform.machine().lower() in ("x86_64", "amd64") else ()
 """Instruction sets that add products of bytes in s16 (``GP_HAS_PAIRS``)."""
 
@@ -82,6 +85,11 @@ def lanes_of(isa: str | None) -> int:
 def pair_count(words: int, dtype: str, isa: str | None) -> int:
     """Pairs of so many words of weights that have limits: of s8 without VNNI."""
     return words // 2 if dtype == "s8" and (isa or isas()[-1]) in _HAS_PAIRS else 0
+
+
+def shift_count(words: int, dtype: str, isa: str | None) -> int:
+    """Words of the shifts of a row of so many, two groups each: where there are limits of pairs."""
+    return -(-words // _SHIFTED_WORDS) if pair_count(2, dtype, isa) else 0
 
 
 def pairs_nbytes(count: int, pairs: int) -> int:
@@ -151,7 +159,7 @@ class MatrixFormat:
 class PackedFormat(MatrixFormat):
     """A `MatrixFormat`: a `batch` of matrices of f32, bf16 or s8, k in whole words.
 
-    s8 takes 4 bytes more a column, and without VNNI a byte for each word of a panel.
+    s8 takes 4 bytes more a column, and without VNNI a byte for each word of a panel and a word for each 32 of a column.
 
     Any address will do, but few rows are up to 1.5 times as fast where it is a multiple of 64.
     """
@@ -174,7 +182,8 @@ class PackedFormat(MatrixFormat):
     def pitch(self) -> int:
         """From one matrix of the batch to the next, a multiple of 64. Unit: bytes."""
         pairs = pairs_nbytes(-(-self.n // self.panel), 2 * pair_count(self.words, self.dtype, self.isa))
-        return aligned((self.words + (self.dtype == "s8")) * self.cols * 4 + pairs)
+        shifts = shift_count(self.words, self.dtype, self.isa)
+        return aligned((self.words + (self.dtype == "s8") + shifts) * self.cols * 4 + pairs)
 
     @property
     def nbytes(self) -> int:
@@ -307,15 +316,17 @@ def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: b
     words_offset = partial_offset + choose(part_words, word_block, 0, rows * TILE_PANELS * panel * 4)
     row_offset = words_offset + (0 if dtype == "f32" else aligned(rows * (part_words + 1) * 4))
     largest_offset = row_offset + (k * 4 if dtype == "bf16" else 0)
-    largest_nbytes = pairs_nbytes(-(-rows // TILE_ROWS), pair_count(part_words, dtype, weights.isa))
+    tiles = -(-rows // TILE_ROWS)
+    shift_offset = largest_offset + aligned(pairs_nbytes(tiles, pair_count(part_words, dtype, weights.isa)))
+    shifts_nbytes = tiles * shift_count(part_words, dtype, weights.isa) * 4
     fields = p.fields(weights.pitch) | values | {
-        "largest_offset": largest_offset,
+        "largest_offset": largest_offset, "shift_offset": shift_offset,
         "n": n, "k": k, "row_block": rows, "col_block": cols, "word_block": word_block, "residual_row": p.rows[2],
         "partial_offset": partial_offset, "words_offset": words_offset, "row_offset": row_offset,
     }  # fmt: skip
     return pack(
         f"{dtype}_matmul_packed", fields, ntasks=row_blocks * -(-n // cols) * values["parts"],
-        scratch_nbytes=largest_offset + largest_nbytes, tail=epilogue, isa=weights.isa,
+        scratch_nbytes=shift_offset + shifts_nbytes, tail=epilogue, isa=weights.isa,
     )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ GP_INLINE void byte_tile(const int panels, const int vectors, int64_t words, con
 {
     const int nv = panels * vectors;
     gp_acc acc;
-    gp_acc_begin(GP_PACKED_S8, 1, nv, acc, sink);
+    gp_acc_begin(GP_PACKED_S8, 1, panels, vectors, acc, sink);
     for (int64_t w = 0; w < words; w++, a += 4)
         gp_tile_step(GP_PACKED_S8, 1, nv, vectors, &a, 0, b + w * vectors * GP_VL, words * GP_PANEL, acc);
     gp_convert_sums(1, nv, 0, acc, sink);

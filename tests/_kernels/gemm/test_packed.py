@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
-from graphpool._kernels.gemm.packed import PackedFormat, k_parts, pair_count
+from graphpool._kernels.gemm.packed import PackedFormat, k_parts, pair_count, shift_count
 from graphpool._kernels.gemm.problem import MatmulProblem
 from graphpool._kernels.gemm.requant import Dynamic, Requant, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
@@ -414,25 +414,45 @@ def test_s8_of_the_largest_operands_does_not_saturate(isa):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", BYTE_OPERANDS)
-def test_s8_sums_that_leave_16_bits_are_exact(isa, kind):
+@pytest.mark.parametrize("zero", [0, 128])
+def test_s8_sums_that_leave_16_bits_are_exact(isa, kind, zero):
     sizes = [(m, k) for m in (1, 2, 3, 5, 6, 7, 12, 13) for k in (*range(1, 18), 31, 32, 33, 63, 66, 128, 131, 260)]
     for number, (m, k) in enumerate(sizes):
         n = (1, 8, 17, 33, 70, 130)[number % 6]
         a, b = byte_operands(kind, (m, k), (n, k))
-        call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", isa=isa)
+        call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", zero_point=zero, isa=isa)
         out = np.empty((m, n), np.float32)
         run_all(call, a, packed(b.T, "s8", isa), np.ones(n, np.float32), out)
-        np.testing.assert_array_equal(out, (a.astype(np.int64) @ b.T.astype(np.int64)).astype(np.float32))
+        np.testing.assert_array_equal(out, ((a.astype(np.int64) - zero) @ b.T.astype(np.int64)).astype(np.float32))
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", BYTE_OPERANDS)
-def test_s8_of_so_many_terms_that_k_is_split(isa, kind):
+@pytest.mark.parametrize("zero", [0, 128])
+def test_s8_of_so_many_terms_that_k_is_split(isa, kind, zero):
     m, n, k = 20, 40, 2**15 - 3
     a, b = byte_operands(kind, (m, k), (n, k))
-    call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", isa=isa)
+    call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", zero_point=zero, isa=isa)
     out = run_checked(call, m * n, a, packed(b.T, "s8", isa), np.ones(n, np.float32), dst_index=3).reshape(m, n)
-    np.testing.assert_array_equal(out, (a.astype(np.int64) @ b.T.astype(np.int64)).astype(np.float32))
+    np.testing.assert_array_equal(out, ((a.astype(np.int64) - zero) @ b.T.astype(np.int64)).astype(np.float32))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("a_dtype", ["u8", "s8"])
+@pytest.mark.parametrize("size", [(4, 9, 32), (7, 40, 65), (13, 50, 200), (100, 33, 512)], ids=str)
+def test_bytes_about_the_middle_are_multiplied_as_they_lie(isa, a_dtype, size):
+    """Activations far from zero in every group, which products without VNNI shift, and are not written to."""
+    m, n, k = size
+    middle = np.linspace(60, 180, k).round()
+    a = np.clip(np.rint(middle + 20 * normal((m, k))), 0, 255).astype(np.uint8)
+    a = a if a_dtype == "u8" else (a ^ 0x80).view(np.int8)
+    b, kept = integers((k, n), "s8", 1), a.copy()
+    for zero in (-3, 100):
+        call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", a_dtype=a_dtype, zero_point=zero, isa=isa)
+        out = np.empty((m, n), np.float32)
+        run_all(call, a, packed(b, "s8", isa), np.ones(n, np.float32), out)
+        np.testing.assert_array_equal(out, ((a.astype(np.int64) - zero) @ b.astype(np.int64)).astype(np.float32))
+    np.testing.assert_array_equal(a, kept)
 
 
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if pair_count(2, "s8", isa)])
@@ -442,7 +462,7 @@ def test_limits_of_pairs_of_words_are_the_largest_safe_bytes(isa, kind):
     _, b = byte_operands(kind, (1, k), (n, k))
     weights = PackedFormat(k, n, "s8", isa=isa)
     pairs, panels = pair_count(weights.words, "s8", isa), -(-n // weights.panel)
-    first = (weights.words + 1) * weights.cols * 4
+    first = (weights.words + 1 + shift_count(weights.words, "s8", isa)) * weights.cols * 4
     limits = packed(b.T, "s8", isa)[first:][: panels * 2 * pairs].reshape(panels, 2, pairs).astype(int)
     halves = b[:, : pairs * 8].astype(int).reshape(n, pairs, 2, 2, 2)  # words of a pair, halves, bytes
     for panel in range(panels):
