@@ -17,6 +17,7 @@ fold.py        computes nodes ahead, where everything that they read is known
 integers.py    products of integers and the scales behind them, as products of dequantised operands
 specialise.py  once a model: dead nodes go, constants are computed, arithmetic is folded; then Specialiser: what is the
                same for all input shapes, and which inputs' contents decide shapes
+table_places.py  places in tables that lie outside: in inputs, and as follow from sizes
 walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
 shape_values.py  arrays of sizes that may vary, and the nodes that compute with them
 data_dependent.py  the nodes whose shapes follow from what a run computes, as a model of their own

@@ -81,7 +81,8 @@ class Value:
     `content` is known now or None, and NumPy unpacks what is packed where its elements are read. `is_static` says
     whether the content lasts as long as the specialiser, so that forms may share it, `from_inputs` whether it follows
     from that of the model's inputs, not from their shapes alone. `data_dependent` is there where its shape follows
-    from what a run computes, `items` for a sequence of known length.
+    from what a run computes, `items` for a sequence of known length, `span` the least and the greatest of whole numbers
+    that follow from sizes.
     """
 
     type: TypeProto | None = None
@@ -91,6 +92,7 @@ class Value:
     from_inputs: bool = False
     data_dependent: DataDependent | None = None
     items: tuple[Value, ...] | None = None
+    span: tuple[Any, Any] | None = None
 
     @property
     def is_known(self) -> bool:

@@ -25,6 +25,7 @@ from .fold import fold_constants, is_kept
 from .integers import restore_floats
 from .node import Node, make_node, names_read
 from .ops.direct import DECIDING_PORTS
+from .table_places import with_index_ranges
 from .walk import Walk
 
 if TYPE_CHECKING:
@@ -145,8 +146,9 @@ class Specialiser:
         self.fpmath, self.engine_kind = fpmath, engine_kind
         with Boundary("rewritten", f"model {source.name!r}"):
             self.nodes, constants = (source.nodes, source.constants) if source.is_rewritten else rewrite(source)
+            inputs = source.inputs if source.is_rewritten else with_index_ranges(source.inputs, self.nodes, constants)
             # what was folded into others need not stay in memory
-            self.source = replace(source, nodes=self.nodes, constants={}, is_rewritten=True)
+            self.source = replace(source, inputs=inputs, nodes=self.nodes, constants={}, is_rewritten=True)
             self.deciding = find_deciding_inputs(source, self.nodes)
         self.constants = constants
         self.folded: dict[Hashable, list[Any]] = {}
@@ -158,6 +160,11 @@ class Specialiser:
         """What of the model does not depend on shapes."""
         source, deciding = self.source, tuple(sorted(self.deciding))
         return ModelHead(source.name, source.inputs, source.outputs, deciding, source.metadata)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether the model is a part of another one, such as a branch, which may never run."""
+        return self._outer is not None
 
     def data_dependent(
         self, source: OnnxModel, constants: Mapping[str, Any], sizes: Mapping[str, SizeItems]

@@ -43,6 +43,7 @@ from .node import names_read
 from .ops import convert
 from .sequences import AsList, follow_sequences, make_sequence_type, sequence_node
 from .shape_values import ShapeArray, compute_shapes, measure, shape_array
+from .table_places import check_places, pass_span_on
 from .types import data_type, make_type, static_shape, tensor_type
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Walk:
     def __init__(self, owner: Specialiser, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> None:
         self.owner = owner
         self._source = owner.source
+        self._always_runs = not owner.is_inner
         self._host: dict[int, HostFunction] = {}
         self._precomputed: list[str] = []
         self._is_expanding = False
@@ -204,7 +206,11 @@ class Walk:
         values = self.scope.values
         inputs = [self.value(name) if name else None for name in node.input]
         captured = {name: values[name] for name in node.captured if name in values} if node.captured else {}
-        for name, value in zip(node.output, self._results(path, node, inputs, captured), strict=False):
+        if self._always_runs and not self.scope.path:
+            check_places(node, inputs)
+        results = self._results(path, node, inputs, captured)
+        pass_span_on(node, inputs, results)
+        for name, value in zip(node.output, results, strict=False):
             if name:
                 values[name] = value
 

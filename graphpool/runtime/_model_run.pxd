@@ -6,6 +6,7 @@ cdef class InputPorts:
     cdef tuple ports
     cdef list names
     cdef list dtypes            # None for what is no tensor of numbers
+    cdef list indices           # (low, high) of the elements, or None
     cdef list shapes            # None for an unknown rank; -1 for sizes that are not fixed
     cpdef dict take(self, inputs)
     cdef bint _fits(self, Py_ssize_t k, object value) except -1

@@ -1,7 +1,7 @@
 """A run of a model: checks what the caller gives, finds the form for its shapes, and lets it run in turn."""
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 from graphpool.cache._lookup cimport gpc_look_up
 
@@ -16,7 +16,7 @@ from graphpool import spans
 from graphpool.errors import GraphpoolError, InvalidArgumentError, explain
 from graphpool.log import error_log, execute_log, profile_log
 
-from .model_port import as_input, check_is_mapping, check_names
+from .model_port import as_input, check_is_mapping, check_names, refuse_index
 
 cdef object OBJECTS = dtype(object)
 
@@ -30,7 +30,7 @@ cdef class InputPorts:
 
     Notes
     -----
-    Threads: immutable. Cost of `take`: a tenth of a microsecond an input that fits.
+    Threads: immutable. Cost of `take`: a tenth of a microsecond an input that fits, and a look at each index.
     """
 
     def __init__(self, ports):
@@ -39,6 +39,7 @@ cdef class InputPorts:
         self.dtypes = [
             OBJECTS if port.is_text else None if port.dtype is None else port.dtype.numpy for port in self.ports
         ]
+        self.indices = [None if port.indices is None else tuple(port.indices[:2]) for port in self.ports]
         self.shapes = [
             None if port.shape is None else tuple([dim if isinstance(dim, int) else -1 for dim in port.shape])
             for port in self.ports
@@ -62,7 +63,12 @@ cdef class InputPorts:
             value = gpc_look_up(<dict>inputs, name) if is_dict else inputs[name]
             if value is None:
                 check_names(inputs, self.names)
-            arrays[name] = value if self._fits(k, value) else as_input(self.ports[k], value)
+            value = value if self._fits(k, value) else as_input(self.ports[k], value)
+            if self.indices[k] is not None:
+                low, high = <tuple>self.indices[k]
+                if not _are_within(value, low, high):
+                    refuse_index(self.ports[k], value)
+            arrays[name] = value
         return arrays
 
     cdef bint _fits(self, Py_ssize_t k, object value) except -1:
@@ -78,6 +84,21 @@ cdef class InputPorts:
         if self.shapes[k] is not None and not has_shape(array, <tuple>self.shapes[k]):
             return False
         return self.dtypes[k] is not OBJECTS or _are_texts(<PyObject **>array.data, value.size)
+
+
+cdef bint _are_within(object array, int64_t low, int64_t high) except -1:
+    """Whether all elements of a dense aligned array, s32 or s64, are in a range."""
+    cdef const int64_t *wide = <const int64_t *>fields_of(array).data
+    cdef const int32_t *narrow = <const int32_t *>wide
+    cdef Py_ssize_t k, count = array.size
+    cdef bint found = True
+    if array.itemsize == sizeof(int64_t):
+        for k in range(count):
+            found &= low <= wide[k] <= high
+    else:
+        for k in range(count):
+            found &= low <= narrow[k] <= high
+    return found
 
 
 cdef bint _are_texts(PyObject **items, Py_ssize_t count) except -1:

@@ -303,7 +303,7 @@ _CLASSES = {
         "runtime.constant_part": "ConstantPart",
         "runtime.form_record": "_Record _call _primitive",
         "runtime.model_metadata": "ModelMetadata",
-        "runtime.model_port": "ModelPort",
+        "runtime.model_port": "IndexRange ModelPort",
         "runtime.primitive": "ProgramDetails",
         "runtime.scheduling": "ScheduleOptions",
         "runtime.stored_forms": "ModelHead StoredForm",

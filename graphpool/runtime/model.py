@@ -182,7 +182,8 @@ class Model(Ranked):
         Raises
         ------
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
-            An input is missing or unknown, or does not fit, or an output; the message names it. Nothing was run.
+            An input is missing or unknown, or does not fit, or an output; or an element of an input is no place in the
+            table that a node reads with it. The message names it. Nothing was run.
         OutOfMemoryError
             The engine's budget cannot hold constants, programs, arena and results at once; nothing was run. Where that
             can never be, `smallest_limit` is the least limit that would do. Or a host function asked for more than was

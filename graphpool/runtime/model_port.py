@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphpool.graph import LogicalTensor
 
 __all__ = [
+    "IndexRange",
     "ModelPort",
     "as_input",
     "check_names",
@@ -25,6 +26,22 @@ __all__ = [
     "shape_options",
     "stand_in",
 ]
+
+
+class IndexRange(NamedTuple):
+    """What the elements of an input may be that a node takes as places along an axis.
+
+    Attributes
+    ----------
+    low, high : int
+        The least and the greatest one.
+    node : str
+        Names the node.
+    """
+
+    low: int
+    high: int
+    node: str
 
 
 @dataclass(frozen=True)
@@ -41,12 +58,15 @@ class ModelPort:
         A string names a symbolic dimension, None an unknown one; None in place of the tuple an unknown rank.
     is_text : bool, default=False
         Whether it is a tensor of texts: an array of objects, each a str.
+    indices : IndexRange, optional
+        Of an input of whole numbers that are places in a table; others are refused before a run.
     """
 
     name: str
     dtype: DataType | None
     shape: tuple[int | str | None, ...] | None
     is_text: bool = False
+    indices: IndexRange | None = None
 
     @property
     def is_static(self) -> bool:
@@ -101,6 +121,15 @@ def as_input(port: ModelPort, value: Any) -> Any:
     if not (array.flags.c_contiguous and array.flags.aligned):
         array = np.require(array, requirements=["C", "A"])
     return array
+
+
+def refuse_index(port: ModelPort, array: np.ndarray[Any, Any]) -> NoReturn:
+    """Raise InvalidArgumentError for the first element outside the port's `indices`, of which there is one."""
+    assert port.indices is not None
+    low, high, node = port.indices
+    place = tuple(map(int, np.argwhere((array < low) | (array > high))[0]))
+    what = f"input {port.name!r}: element {place} lies outside the table that node {node!r} reads"
+    raise InvalidArgumentError(explain(what, accepted=f"{low} to {high}", got=int(array[place])), input_name=port.name)
 
 
 def _as_array(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:

@@ -189,7 +189,11 @@ def _range(n: NodeView) -> Value:
     count = -(-(end - start) // step)
     value = n.cast(n.builder.positions(count if count > 0 else 0), n[0].dtype)
     value = value if step == 1 else n.emit("Multiply", value, n.reshape(n[2], ()))
-    return value if start == 0 else n.emit("Add", value, n.reshape(n[0], ()))
+    value = value if start == 0 else n.emit("Add", value, n.reshape(n[0], ()))
+    if count > 0:
+        last = start + (count - 1) * step
+        value.span = (start, last) if step > 0 else (last, start)
+    return value
 
 
 def _late_range(n: NodeView) -> Value:
