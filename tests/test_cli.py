@@ -320,13 +320,13 @@ def test_ranges_of_shapes(capsys):
     assert report(capsys, "inspect", CNN, "--shape", "batch=1..2")["partitions"]
     assert cli.main(["predict", CNN, "--shape", "batch=1..8"]) == 0
     assert "at:\n  batch: " in capsys.readouterr().out
-    limit, refusal = 1, ""  # each refusal names a limit that gets further; the last is that of the largest shape
-    while cli.main(["run", CNN, "--shape", "batch=1..8", "--memory-limit", str(limit)]) == 2:
-        refusal = capsys.readouterr().err
-        enough = int(refusal.rsplit(maxsplit=2)[1])
+    limit, command = 1, ["run", CNN, "--shape", "batch=1..8", "--memory-limit"]
+    while cli.main([*command, str(limit)]) == 2:  # each refusal names a limit that gets further
+        enough = int(capsys.readouterr().err.rsplit(maxsplit=2)[1])
         assert limit < enough <= worst["peak_nbytes"]
         limit = enough
-    assert "what fits, each alone: dimension 'batch' 1 to " in refusal
+    assert cli.main([*command, str(limit - 1)]) == 2
+    assert "what fits, each alone: dimension 'batch' 1 to " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
