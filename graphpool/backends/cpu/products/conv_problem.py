@@ -8,13 +8,13 @@ from graphpool._dataclasses import dataclass, field
 
 from ...._kernels.conv.problem import ConvProblem, ConvShape
 from ...._kernels.image.window import merged_stride
-from ....graph.shapes import resolve_pads
+from ....graph.shapes import per_axis, resolve_pads
 from ..layout.images import axes_of, pick
 from ..lower.post_ops import FusedPostOps, find_post_ops
 from .choice import Site
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..lower.post_ops import Tail
     from ..lower.values import Value
@@ -68,6 +68,24 @@ class ConvSite(Site):
             pads_end=end,
             src_dtype=source.dtype.value,
             zero_point=zero_point,
+        )
+
+    def image_problem(self, image: Mapping[str, Any], kernel: Sequence[int]) -> ConvProblem:
+        """What a convolution, or a transposed one, asks of a kernel with weights as they lie; `image`: `find_image`."""
+        attrs, is_transposed = self.op.attrs, self.op.kind == "ConvTranspose"
+        begin, end = resolve_pads(attrs, image["src_spatial"], kernel, transposed=is_transposed)
+        channels = image["channels"], self.lowering.shapes[self.op.outputs[0].id][self.axes[1]]
+        return ConvProblem.make(
+            image["batch"],
+            ConvShape(*channels, tuple(kernel), attrs["groups"], per_axis(attrs, "dilations", len(kernel))),
+            image["src_spatial"],
+            src_strides=image["src_strides"],
+            dst_strides=image["dst_strides"],
+            strides=attrs["strides"],
+            pads_begin=begin,
+            pads_end=end,
+            transposed=is_transposed,
+            output_padding=per_axis(attrs, "output_padding", len(kernel), 0) if is_transposed else None,
         )
 
     def find_post_ops(

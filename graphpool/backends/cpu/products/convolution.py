@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...._kernels.conv.direct import convolution
-from ...._kernels.conv.problem import ConvProblem, ConvShape
-from ....graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
+from ....graph.shapes import conv_weight_axes
 from ..choices import forced
 from ..layout.images import pick
 from ..lower.epilogue import find_image, make_epilogue
@@ -54,25 +53,10 @@ def emit_plain(site: ConvSite, place: Value | None = None) -> Value:
     groups = op.attrs["groups"]
     split = inner if transposed else outer
     group_stride = weights.shape[split] // groups * weights.strides[split]
-    result_axis = channel_axis(len(source.shape), op.attrs["data_format"])
-    epilogue = make_epilogue(lowering, group, site.bias, result_axis, place=place, gaps=True)
+    epilogue = make_epilogue(lowering, group, site.bias, site.axes[1], place=place, gaps=True)
     image = find_image(lowering, group, source, epilogue)
-    begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=transposed)
-    channels = image["channels"], lowering.shapes[op.outputs[0].id][result_axis]
-    problem = ConvProblem.make(
-        image["batch"],
-        ConvShape(*channels, tuple(kernel), groups, per_axis(op.attrs, "dilations", len(kernel))),
-        image["src_spatial"],
-        src_strides=image["src_strides"],
-        dst_strides=image["dst_strides"],
-        strides=op.attrs["strides"],
-        pads_begin=begin,
-        pads_end=end,
-        transposed=transposed,
-        output_padding=per_axis(op.attrs, "output_padding", len(kernel), 0) if transposed else None,
-    )
     call = convolution(
-        problem,
+        site.image_problem(image, kernel),
         [group_stride, *pick(weights.strides, (outer, inner, *kernel_axes))],
         image["post_ops"],
         impl=_forced_convolution(op.kind),

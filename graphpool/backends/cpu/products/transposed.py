@@ -173,22 +173,8 @@ def _emit_overlap(site: ConvSite, place: Value | None) -> Value:
     lowering.emit(matmul(problem, b_strides), [weights, source, products], "ConvTranspose(product)")
     epilogue = make_epilogue(lowering, group, site.bias, channel, place=place, gaps=True)
     image = find_image(lowering, group, source, epilogue)
-    begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=True)
-    summed = ConvProblem.make(
-        image["batch"],
-        ConvShape(image["channels"], weights.shape[outer], kernel, 1, per_axis(op.attrs, "dilations", len(kernel))),
-        image["src_spatial"],
-        src_strides=image["src_strides"],
-        dst_strides=image["dst_strides"],
-        strides=op.attrs["strides"],
-        pads_begin=begin,
-        pads_end=end,
-        transposed=True,
-        output_padding=per_axis(op.attrs, "output_padding", len(kernel), 0),
-    )
-    lowering.emit(
-        overlap(summed, image["post_ops"]), [products, epilogue.place, *epilogue.operands], epilogue.name
-    )  # fmt: skip
+    call = overlap(site.image_problem(image, kernel), image["post_ops"])
+    lowering.emit(call, [products, epilogue.place, *epilogue.operands], epilogue.name)
     return epilogue.place
 
 

@@ -22,6 +22,18 @@ CASES = [
 ]
 
 
+def checked_steps(b, threads):
+    """The steps of a graph as one partition, whose results are held against the reference."""
+    partition = b.graph.merge_partitions(b.finish())
+    values = random_inputs(b, np.random.default_rng(0))
+    expected = run_reference(partition.ops, values)
+    with gp.Engine(threads=threads) as engine:
+        actual = run_partitions([partition], values, engine)
+    [port] = partition.output_ports
+    assert_close(actual[port.id], expected[port.id], port.dtype, scale=16)
+    return lower(partition.ops, partition.input_ports, [port.replace(shape=b.graph_shape(port))]).steps
+
+
 @pytest.mark.parametrize(("kind", "shape", "order", "wanted"), CASES)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_program_is_in_the_kernel_where_its_rows_are_long(kind, shape, order, wanted, dtype):
@@ -31,14 +43,7 @@ def test_program_is_in_the_kernel_where_its_rows_are_long(kind, shape, order, wa
     y = b.op(kind, x, **EXTREMES.get(kind, {"axis": -1}))
     y = b.op("Multiply", y, b.input((1,), dtype))
     b.op("Abs", y)
-    partition = b.graph.merge_partitions(b.finish())
-    values = random_inputs(b, np.random.default_rng(0))
-    expected = run_reference(partition.ops, values)
-    with gp.Engine(threads=2) as engine:
-        actual = run_partitions([partition], values, engine)
-    [port] = partition.output_ports
-    assert_close(actual[port.id], expected[port.id], port.dtype, scale=16)
-    steps = lower(partition.ops, partition.input_ports, [port.replace(shape=b.graph_shape(port))]).steps
+    steps = checked_steps(b, 2)
     names = [step.name.split(":")[0].split("_", 1)[1] for step in steps]
     if dtype == "f32":
         assert names == wanted
@@ -58,12 +63,5 @@ def test_a_pool_of_one_window_is_a_reduction(kind, data_format, pads, wanted):
     }
     attrs |= {"exclude_pad": True} if kind == "AvgPool" else {}
     b.op("ReLU", b.op(kind, x, data_format=data_format, **attrs))
-    partition = b.graph.merge_partitions(b.finish())
-    values = random_inputs(b, np.random.default_rng(0))
-    expected = run_reference(partition.ops, values)
-    with gp.Engine(threads=1) as engine:
-        actual = run_partitions([partition], values, engine)
-    [port] = partition.output_ports
-    assert_close(actual[port.id], expected[port.id], port.dtype, scale=16)
-    steps = lower(partition.ops, partition.input_ports, [port.replace(shape=b.graph_shape(port))]).steps
+    steps = checked_steps(b, 1)
     assert wanted in steps[0].name
