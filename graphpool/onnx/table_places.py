@@ -79,23 +79,27 @@ def with_index_ranges(
 
 def pass_span_on(node: Node, inputs: Sequence[Value | None], results: Sequence[Value]) -> None:
     """Tell what the results of a node span that moves, repeats or shifts whole numbers that follow from sizes."""
-    spans = [None if value is None else value.span for value in inputs[:2]]
-    if node.op_type in _SAME_ELEMENTS or node.op_type == "Expand" or _is_whole_cast(node):
-        found = spans[0]
-    elif node.op_type == "Add" and None in spans:
-        found = _shifted(spans[0], inputs[1]) or _shifted(spans[1], inputs[0])
+    first = inputs[0] if inputs else None
+    if first is None:
+        return
+    if node.op_type == "Add":
+        second = inputs[1]
+        assert second is not None  # both are asked for
+        found = _shifted(first.span, second) or _shifted(second.span, first)
+    elif node.op_type in _SAME_ELEMENTS or node.op_type == "Expand" or _is_whole_cast(node):
+        found = first.span
     else:
         return
     if found is not None:
         results[0].span = found
 
 
-def _shifted(span: tuple[Any, Any] | None, by: Value | None) -> tuple[Any, Any] | None:
+def _shifted(span: tuple[Any, Any] | None, by: Value) -> tuple[Any, Any] | None:
     """The span moved by a single whole number that is known; None where it is not."""
-    if span is None or by is None:
+    number = None if span is None else _span(by)
+    if span is None or number is None or by.content is None or by.content.size != 1:
         return None
-    number = _span(by)
-    return None if number is None or by.content.size != 1 else (span[0] + number[0], span[1] + number[0])
+    return span[0] + number[0], span[1] + number[0]
 
 
 def check_places(node: Node, inputs: Sequence[Value | None]) -> None:

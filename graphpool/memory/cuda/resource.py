@@ -32,7 +32,8 @@ class CudaResource(LiveRequests):
     index : int, default=0
         Number of the device.
     limit : int or str, optional
-        Most bytes that the pool holds at any instant; by default what the device has.
+        Most bytes of live requests, with what alignment takes, at any instant; by default what the device has. The
+        driver's pool takes memory in steps, 32 MiB on an H200, and may hold this rounded up to one.
     release_threshold : int or str, optional
         How many bytes the pool keeps when somebody waits for the device; by default all that it has, until `trim`.
 
