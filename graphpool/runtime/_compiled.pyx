@@ -324,6 +324,8 @@ cdef class CompiledPartition:
             A tensor is missing, does not match what was compiled, is read-only, or overlaps another one.
         OutOfMemoryError
             There is no memory for the temporaries; nothing was run.
+        InvalidArgumentError
+            Also where an op met an index outside its axis, which is found while it runs; all outputs are written then.
         KeyboardInterrupt, or what another signal handler raises
             In the main thread, within about 50 ms and what is under way; outputs are written in part.
 
@@ -443,12 +445,12 @@ cdef class CompiledPartition:
     cdef int _run_program(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
-        cdef int status
+        cdef int64_t status
         if self.scratch_nbytes == 0:
             bases[0] = &_nowhere
             with nogil:
                 status = self.program.run(bases, stream.team)
-            return check_run(status)
+            return check_run(status, self.program, self)
         if type(scratchpad) is Tensor:
             (<Tensor>scratchpad)._check_allocated()
             self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes,
@@ -457,7 +459,7 @@ cdef class CompiledPartition:
             bases[0] = (<Tensor>scratchpad).data
             with nogil:
                 status = self.program.run(bases, stream.team)
-            return check_run(status)
+            return check_run(status, self.program, self)
         if scratchpad is not None:
             _get_buffer(scratchpad, &view)
             try:
@@ -466,7 +468,7 @@ cdef class CompiledPartition:
                 bases[0] = <char *>view.buf
                 with nogil:
                     status = self.program.run(bases, stream.team)
-                return check_run(status)
+                return check_run(status, self.program, self)
             finally:
                 PyBuffer_Release(&view)
         if self.arenas is None:
@@ -475,7 +477,7 @@ cdef class CompiledPartition:
             bases[0] = &_nowhere
             with nogil:
                 status = self.program.run(bases, stream.team)
-            return check_run(status)
+            return check_run(status, self.program, self)
         arena = self.arenas.acquire_fast()
         if arena == NULL:
             arena = self.arenas.acquire()
@@ -483,12 +485,12 @@ cdef class CompiledPartition:
         with nogil:
             status = self.program.run(bases, stream.team)
             self.arenas.release(arena)
-        return check_run(status)
+        return check_run(status, self.program, self)
 
     cdef int _run_without_pool(self, char **bases, Stream stream) except -1:
         """Run in an arena of the engine, or in memory allocated for this run alone."""
         cdef uintptr_t address
-        cdef int status
+        cdef int64_t status
         if self.scratch == "caller":
             raise InvalidArgumentError(explain("scratchpad", got=None, hint="it was compiled with scratch='caller'",
                                                accepted=f"{self.scratch_nbytes} bytes, aligned to {ALIGNMENT}"))
@@ -498,13 +500,13 @@ cdef class CompiledPartition:
                 bases[0] = <char *>address
                 with nogil:
                     status = self.program.run(bases, stream.team)
-                return check_run(status)
+                return check_run(status, self.program, self)
         address = self.engine.resource.allocate(self.scratch_nbytes, ALIGNMENT)
         bases[0] = <char *>address
         try:
             with nogil:
                 status = self.program.run(bases, stream.team)
-            return check_run(status)
+            return check_run(status, self.program, self)
         finally:
             self.engine.resource.deallocate(address, self.scratch_nbytes, ALIGNMENT)
 

@@ -94,12 +94,12 @@ cdef bint is_valid(Binding binding):
 cdef int _run_once(Program program, char **bases, object resource, Team team) except -1:
     """Run a program on these external bases, its temporaries in memory for this run; without a team in this thread."""
     cdef uintptr_t arena = resource.allocate(program.arena_nbytes, ALIGNMENT) if program.arena_nbytes else 0
-    cdef int status
+    cdef int64_t status
     bases[0] = <char *>arena
     try:
         with nogil:
             status = program.run(bases, team)
-        return check_run(status)
+        return check_run(status, program, None)
     finally:
         if arena:
             resource.deallocate(arena, program.arena_nbytes, ALIGNMENT)

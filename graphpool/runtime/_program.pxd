@@ -18,6 +18,10 @@ cdef enum:
     ARENA_BYTES = 2
 
 
+cdef enum:
+    STOPPED = -1
+
+
 cdef struct Step:
     gp_kernel_fn fn
     const void *params
@@ -47,7 +51,8 @@ cdef struct Run:
     int64_t thread
     int64_t look_ns         # when to look for signals next
     int64_t stopped         # whether a signal raised: the exception is set in the caller's thread
-    int64_t padding0[2]
+    int64_t refused         # number of a step, from 1 on, that met an index outside of what it counts; 0: none
+    int64_t padding0[1]
     int64_t step            # that is open to all; written once a step
     int64_t padding1[15]
     int64_t nfinished       # groups whose ranges of that step are finished
@@ -77,9 +82,11 @@ cdef class Program:
     # Whether a run with these base pointers needs this.
     cdef bint needs(self, int resource, char **bases) noexcept nogil
     cdef readonly int64_t serial            # in this process
-    # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None. Returns -1
-    # where a signal handler has raised: its exception is set, and outputs are written in part.
-    cdef int run(self, char **bases, Team team) noexcept nogil
+    # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None. Returns
+    # STOPPED where a signal handler has raised: its exception is set, and outputs are written in part. Returns the
+    # number of a step, from 1 on, that met an index outside of what it counts: what it read instead is the nearest
+    # element, so outputs are not to be used.
+    cdef int64_t run(self, char **bases, Team team) noexcept nogil
     cdef void _run(self, Run *run, Team team) noexcept nogil
     cdef void _share(self, Run *run, Team team) noexcept nogil
 
@@ -87,6 +94,12 @@ cdef class Program:
 cdef int64_t gp_next_serial() noexcept
 
 
-# To hand on what `Program.run` has returned, once what the run held is given back.
-cdef inline int check_run(int status) except -1:
-    return status
+# To hand on what `Program.run` has returned, once what the run held is given back. `compiled` is the CompiledPartition
+# whose program it was, or None.
+cdef inline int check_run(int64_t status, Program program, compiled) except -1:
+    if status > 0:
+        refuse(program, compiled, status - 1)
+    return -(status < 0)
+
+
+cdef int refuse(Program program, compiled, int64_t step) except -1

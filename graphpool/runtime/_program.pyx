@@ -116,13 +116,15 @@ cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int6
         pointers[j] = run.bases[step.args[j].base] + step.args[j].offset
     cdef Slice slice
     if run.recording == NULL:
-        step.fn(step.params, pointers, begin, end, scratch)
+        if step.fn(step.params, pointers, begin, end, scratch) != 0:
+            gp_team_cas(&run.refused, 0, step - run.steps + 1)
         return
     jitter(run.recording)
     slice.program, slice.run, slice.thread = run.program, run.number, run.thread
     slice.step, slice.thread_index, slice.ntasks = step - run.steps, thread, end - begin
     slice.start_ns = gp_clock_ns()
-    step.fn(step.params, pointers, begin, end, scratch)
+    if step.fn(step.params, pointers, begin, end, scratch) != 0:
+        gp_team_cas(&run.refused, 0, step - run.steps + 1)
     slice.end_ns = gp_clock_ns()
     put_slice(run.recording, &slice)
 
@@ -285,7 +287,7 @@ cdef int64_t gp_next_serial() noexcept:
 
 
 cdef int64_t call_numbered(void *context, int64_t number, int64_t begin, int64_t end, int64_t thread) noexcept nogil:
-    """A step as a call of `StreamLists`; kernels do not fail."""
+    """A step as a call of `StreamLists`; what a kernel refuses does not end the run."""
     cdef Run *run = <Run *>context
     call_step(run, &run.steps[number], begin, end, thread)
     return 0
@@ -302,6 +304,17 @@ cdef Look look(void *context, int64_t thread) noexcept nogil:
 cdef bint is_due_numbered(void *context, int64_t number) noexcept nogil:
     cdef Run *run = <Run *>context
     return is_due(run.bases, &run.steps[number])
+
+
+cdef int refuse(Program program, compiled, int64_t step) except -1:
+    """Say of a step that it met an index outside."""
+    op = None if compiled is None else compiled.partition.ops[compiled.primitive.step_ops[step]]
+    name, kind = ("", program.calls[step].kernel.name) if op is None else (op.name, op.kind)
+    raise InvalidArgumentError(
+        explain(f"op {name!r} ({kind}): an index that was computed or given", got="one outside its axis",
+                accepted="-n to n - 1 for an axis of n elements"),
+        node=name or None,
+    )
 
 
 cdef class Program:
@@ -476,13 +489,13 @@ cdef class Program:
         if not self.borrows:        # `origin` may be cleared by then
             free(self.literals)
 
-    cdef int run(self, char **bases, Team team) noexcept nogil:
+    cdef int64_t run(self, char **bases, Team team) noexcept nogil:
         cdef Run run
         run.steps = self.steps
         run.nsteps = self.nsteps
         run.bases = bases
         bases[1] = self.literals
-        run.look_ns, run.stopped = gp_coarse_ns() + LOOK_NS, 0
+        run.look_ns, run.stopped, run.refused = gp_coarse_ns() + LOOK_NS, 0, 0
         run.recording = enter_recording()
         if run.recording == NULL:
             self._run(&run, team)
@@ -490,7 +503,7 @@ cdef class Program:
             run.program, run.number, run.thread = self.serial, count_run(run.recording), current_thread()
             self._run(&run, team)
             leave_recording(run.recording)
-        return -1 if run.stopped else 0
+        return STOPPED if run.stopped else run.refused
 
     cdef void _run(self, Run *run, Team team) noexcept nogil:
         if team is not None and gp_team_load(&self.trials) >= 0:
@@ -585,8 +598,7 @@ cdef class Program:
             raise InvalidArgumentError(explain("addresses", accepted=f"{self.nbases} of them", got=len(addresses)))
         room = bytearray(self.nbases * sizeof(void *))
         cdef char **bases = <char **><char *>room
-        cdef int64_t start, k
-        cdef int status
+        cdef int64_t start, k, status
         times = []
         for k in range(self.nbases):
             bases[k] = <char *><uintptr_t>addresses[k]
@@ -595,7 +607,7 @@ cdef class Program:
                 start = gp_clock_ns()
                 status = self.run(bases, team)
                 k = gp_clock_ns()
-            check_run(status)
+            check_run(status, self, None)
             times.append(k - start)
         return times
 

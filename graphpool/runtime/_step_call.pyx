@@ -200,16 +200,16 @@ cdef class StepCall:
             release(constants, held)
 
     cdef int run(self, char **bases) except -1:
-        cdef int status
+        cdef int64_t status
         if not self.program.needs(BLAS, bases):
             with nogil:
                 status = self.program.run(bases, self.ports.stream.team)
-            return check_run(status)
+            return check_run(status, self.program, self.ports.compiled)
         blas_threads.enter()
         try:
             with nogil:
                 status = self.program.run(bases, self.ports.stream.team)
-            return check_run(status)
+            return check_run(status, self.program, self.ports.compiled)
         finally:
             blas_threads.leave()
 

@@ -183,7 +183,8 @@ class Model(Ranked):
         ------
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
             An input is missing or unknown, or does not fit, or an output; or an element of an input is no place in the
-            table that a node reads with it. The message names it. Nothing was run.
+            table that a node reads with it. The message names it. Nothing was run. Or an index that the run computed
+            lies outside the axis that it counts: raised when what uses it has ended, by the name of the node.
         OutOfMemoryError
             The engine's budget cannot hold constants, programs, arena and results at once; nothing was run. Where that
             can never be, `smallest_limit` is the least limit that would do. Or a host function asked for more than was

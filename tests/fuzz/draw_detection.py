@@ -46,7 +46,7 @@ def roi_align(m: Maker) -> int:
         "sampling_ratio": m.choose([0, 1, 2, 3]), "spatial_scale": m.choose([1.0, 0.5, 0.3125]),
     }  # fmt: skip
     rois = m.fresh("f32", (regions, 4), how="lattice", low=-3, high=24, any_value=False)  # samples are counted by size
-    return m.add("RoiAlign", [image, rois, m.fresh("s64", (regions,), low=-images, high=images)], "f32", **attrs)
+    return m.add("RoiAlign", [image, rois, m.fresh("s64", (regions,), low=-images, high=images - 1)], "f32", **attrs)
 
 
 def couple_pairs(m: Maker) -> int:

@@ -63,14 +63,6 @@ def test_content_that_decides_nothing_is_no_part_of_the_key():
         assert loaded.stats().misses == 1
 
 
-def test_a_computed_index_outside_takes_the_nearest_element():
-    """A kernel cannot fail, and reads nothing elsewhere."""
-    table = random_array((5, 2))
-    nodes = [helper.make_node("Add", ["i", "i"], ["j"]), helper.make_node("Gather", ["t", "j"], ["y"])]
-    with gp.onnx.load(make_model(nodes, {"i": ints(1)}, ["y"], {"t": table})) as loaded:
-        np.testing.assert_array_equal(loaded.run({"i": ints(3)})["y"], table[[4]])
-
-
 def test_arithmetic_on_shapes_is_folded():
     """Reshape to (batch * 3, -1), as exporters write it."""
     nodes = [

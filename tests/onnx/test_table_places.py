@@ -190,3 +190,126 @@ def test_constant_places_outside_are_refused_where_they_always_run():
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.array([1, 4]), "j"))
     with pytest.raises(gp.InvalidArgumentError, match="'look_up'"):
         gp.onnx.load(model)
+
+
+def outside(name):
+    return pytest.raises(gp.InvalidArgumentError, match=rf"op '{name}' .*: an index .*outside its axis")
+
+
+def counted_model():
+    """Positions counted from a mask, as encoders have them, in a table of five rows."""
+    nodes = [
+        node("CumSum", ["mask", "axis"], ["counted"]),
+        node("Mul", ["counted", "mask"], ["places"]),
+        node("Gather", ["rows", "places"], ["found"], name="positions"),
+        node("Neg", ["found"], ["y"]),
+    ]
+    constants = {"axis": np.array(1), "rows": np.arange(10, dtype=np.float32).reshape(5, 2)}
+    return make_model(nodes, {"mask": np.ones((1, 3), np.int64)}, ["y"], constants, shapes={"mask": ["b", "n"]})
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_places_that_a_run_computes(threads):
+    with gp.Engine("cpu", threads=threads) as engine, gp.onnx.load(counted_model(), engine=engine) as model:
+        for shape in ((1, 4), (3, 2)):
+            mask = np.ones(shape, np.int64)
+            expected = -2.0 * np.cumsum(mask, 1)
+            np.testing.assert_array_equal(model.run({"mask": mask})["y"][..., 0], expected)
+            for _ in range(3):
+                with outside("positions") as caught:
+                    model.run({"mask": np.ones((900, 5), np.int64)})
+            assert caught.value.node == "positions"
+            hidden = np.array([[1, 1, 0, 0, 0, 1, 1, 0]])
+            np.testing.assert_array_equal(model.run({"mask": hidden})["y"][0, :, 0], [-2, -4, 0, 0, 0, -6, -8, 0])
+            with outside("positions"):
+                model.run_many([{"mask": mask}, {"mask": np.ones((1, 9), np.int64)}])
+            np.testing.assert_array_equal(model.run({"mask": mask})["y"][..., 0], expected)
+
+
+def test_a_trace_sees_the_run_that_raises():
+    with gp.onnx.load(counted_model()) as model:
+        model.run({"mask": np.ones((1, 3), np.int64)})
+        with gp.profile.trace() as recorded, outside("positions"):
+            model.run({"mask": np.ones((1, 7), np.int64)})
+        assert any("gather" in step.name for step in recorded.steps)
+        assert model.run({"mask": np.ones((1, 4), np.int64)})["y"].shape == (1, 4, 2)
+
+
+def test_equal_ops_are_told_apart():
+    nodes = [
+        node("Cast", ["x"], ["i"], to=TensorProto.INT64),
+        node("Gather", ["table", "i"], ["a"], name="first"),
+        node("Neg", ["i"], ["j"]),
+        node("Gather", ["table", "j"], ["b"], name="second"),
+    ]
+    model = make_model(nodes, {"x": np.zeros(2, np.float32)}, ["a", "b"], {"table": TABLE})
+    with gp.onnx.load(model) as loaded:
+        for given, name in (([4, 0], "first"), ([-4, -3], "second"), ([3, 3], None)):
+            x = np.array(given, np.float32)
+            if name is None:
+                np.testing.assert_array_equal(loaded.run({"x": x})["b"], TABLE[[1, 1]])
+                continue
+            with outside(name):
+                loaded.run({"x": x})
+
+
+@pytest.mark.parametrize("kind", ["Loop", "If"])
+def test_in_loops_and_branches(kind):
+    """Each trip reads the row that is one behind that of the last."""
+    read = [
+        node("Cast", ["start"], ["i"], to=TensorProto.INT64),
+        node("Gather", ["table", "i"], ["z"], name="look_up"),
+        node("Add", ["start", "one"], ["next"]),
+    ]
+    info = helper.make_tensor_value_info
+    row = info("z", TensorProto.FLOAT, [3])
+    constants = {"table": TABLE, "one": np.float32(1)}
+    if kind == "If":
+        kept = [node("ReduceSum", ["table", "zero"], ["z"], keepdims=0)]
+        then, other = (helper.make_graph(nodes, "branch", [], [row]) for nodes in (read[:2], kept))
+        nodes = [node("If", ["flag"], ["y"], then_branch=then, else_branch=other)]
+        inputs = {"start": np.float32(0), "flag": np.array(True)}
+        model = make_model(nodes, inputs, ["y"], constants | {"zero": np.array([0])})
+        with gp.onnx.load(model) as loaded:
+            assert loaded.run({"start": np.float32(9), "flag": np.array(False)})["y"].shape == (3,)
+            assert loaded.run({"start": np.float32(3), "flag": np.array(True)})["y"][0] == 9
+            with outside("look_up"):
+                loaded.run({"start": np.float32(4), "flag": np.array(True)})
+        return
+    go, start = info("go", TensorProto.BOOL, []), info("start", TensorProto.FLOAT, [])
+    body = helper.make_graph(
+        [*read, node("Identity", ["go"], ["on"])], "body", [info("trip", TensorProto.INT64, []), go, start],
+        [info("on", TensorProto.BOOL, []), info("next", TensorProto.FLOAT, []), row],
+    )  # fmt: skip
+    nodes = [node("Loop", ["trips", "going", "begin"], ["end", "y"], body=body)]
+    inputs = {"trips": np.array(2), "begin": np.float32(0)}
+    model = make_model(nodes, inputs, ["end", "y"], constants | {"going": np.array(True)})
+    with gp.onnx.load(model) as loaded:
+        for _ in range(2):
+            np.testing.assert_array_equal(loaded.run({"trips": np.array(4), "begin": np.float32(0)})["y"], TABLE)
+            for trips, begin in ((5, 0), (1, 4), (40, 2)):
+                with outside("look_up"):
+                    loaded.run({"trips": np.array(trips), "begin": np.float32(begin)})
+
+
+def test_a_session_whose_run_raises_keeps_its_state():
+    nodes = [
+        node("Cast", ["x"], ["i"], to=TensorProto.INT64),
+        node("Gather", ["table", "i"], ["rows"], name="look_up"),
+        node("Concat", ["past", "rows"], ["present"], axis=0),
+        node("ReduceSum", ["present", "first"], ["y"], keepdims=0),
+    ]
+    inputs = {"x": np.zeros(1, np.float32), "past": np.zeros((2, 3), np.float32)}
+    model = make_model(
+        nodes, inputs, ["present", "y"], {"table": TABLE, "first": np.array([0])},
+        shapes={"x": ["n"], "past": ["p", 3]},
+    )  # fmt: skip
+    with gp.onnx.load(model) as loaded:
+        session = loaded.session({"present": "past"}, capacity={"p": 16})
+        total = np.zeros(3)
+        for row in (1, 3, 0, 2):
+            with outside("look_up"):
+                session.run({"x": np.array([0, 7], np.float32)})
+            total += TABLE[row]
+            np.testing.assert_array_equal(session.run({"x": np.array([row], np.float32)})["y"], total)
+        assert session.length == 4

@@ -74,7 +74,7 @@ def roi_align(attrs: Attrs, src: Array, rois: Array, images: Array) -> Array:
     is_half = attrs["coordinate_transformation_mode"] == "half_pixel"
     for number, region in enumerate(rois):
         index = int(images[number])
-        image = src[min(max(index + len(src) if index < 0 else index, 0), len(src) - 1)]
+        image = src[index]
         x0, y0, x1, y1 = (float(item) * attrs["spatial_scale"] - 0.5 * is_half for item in region)
         height, width = (extent if is_half else max(extent, 1.0) for extent in (y1 - y0, x1 - x0))
         steps = height / size[0], width / size[1]

@@ -1,4 +1,4 @@
-"""Access by index. Negative indices count from the end; one outside its axis picks the nearest element."""
+"""Access by index. Negative indices count from the end; one outside its axis is an error."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ REDUCE = {"none": lambda old, new: new, "add": add, "mul": mul, "max": max, "min
 
 
 def inside(index: Any, size: int) -> int:
-    index = int(index)
-    return min(max(index + size if index < 0 else index, 0), size - 1)
+    if not -size <= index < size:
+        raise IndexError(int(index))
+    return int(index) % size
 
 
 def gather(attrs: Attrs, x: Array, indices: Array) -> Array:
@@ -77,8 +78,9 @@ def reverse_sequence(attrs: Attrs, x: Array, lengths: Array) -> Array:
     batch, time, y = attrs["batch_axis"] % x.ndim, attrs["time_axis"] % x.ndim, x.copy()
     for place in np.ndindex(*x.shape):
         length, source = int(lengths[place[batch]]), list(place)
+        assert 0 <= length <= x.shape[time]
         if place[time] < length:
-            source[time] = min(length - 1 - place[time], x.shape[time] - 1)
+            source[time] = length - 1 - place[time]
         y[place] = x[tuple(source)]
     return y
 

@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t
 
 
 cdef extern from "core/gp_kernel.h" nogil:
-    ctypedef void (*gp_kernel_fn)(
+    ctypedef int64_t (*gp_kernel_fn)(
         const void *params, void *const *args, int64_t begin, int64_t end, void *scratch
     ) noexcept nogil
     enum: GP_MAX_ARGS

@@ -152,14 +152,16 @@ def call(Kernel kernel not None, params, args, int64_t begin, int64_t end, int64
     """Run the tasks [begin, end) of a kernel on Python buffers, without the GIL: the door of tests and benchmarks.
 
     `params` is its parameter block, `args` its arguments in order: contiguous buffers, writable where it writes, or
-    addresses. `poison` fills the scratch with bytes 0xFF (NaN in every float type) first. InvalidArgumentError: the
-    block is too small, or there are too many arguments.
+    addresses. `poison` fills the scratch with bytes 0xFF (NaN in every float type) first. Returns what the kernel does:
+    1 where an index lay outside of what it counts, else 0. InvalidArgumentError: the block is too small, or there are
+    too many arguments.
     """
     cdef Py_buffer views[GP_MAX_ARGS + 1]
     cdef void *pointers[GP_MAX_ARGS]
     cdef int n = len(args), held = 0, i
     cdef void *scratch = NULL
     cdef const void *block
+    cdef int64_t status
     if "blas" in kernel.name:
         load_blas()
     if n > GP_MAX_ARGS:
@@ -187,7 +189,8 @@ def call(Kernel kernel not None, params, args, int64_t begin, int64_t end, int64
             if poison:
                 memset(scratch, 0xFF, scratch_nbytes)
         with nogil:
-            kernel.fn(block, pointers, begin, end, scratch)
+            status = kernel.fn(block, pointers, begin, end, scratch)
+        return status
     finally:
         free(scratch)
         for i in range(held):

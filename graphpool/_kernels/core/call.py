@@ -52,9 +52,9 @@ class KernelCall:
             float(number)
         return self.with_hints()
 
-    def __call__(self, *args: Any) -> None:
-        """Run all tasks on contiguous arrays, in the kernel's argument order: for tests and benchmarks."""
-        call(self.kernel, self.params, args, 0, self.ntasks, self.scratch_nbytes)
+    def __call__(self, *args: Any) -> int:
+        """Run all tasks on contiguous arrays, in the kernel's argument order; its status: for tests and benchmarks."""
+        return call(self.kernel, self.params, args, 0, self.ntasks, self.scratch_nbytes)
 
 
 def pack(

@@ -1,9 +1,10 @@
 /* The one calling convention of every kernel, and the table in which kernels are found.
  *
  * A kernel computes the tasks [begin, end) of the ntasks into which its work is divided; tasks may run on different
- * threads at the same time, so each writes its own part of the outputs. A kernel allocates nothing, holds no state,
- * never fails: everything was checked when its parameter block was made. `scratch` is private to the calling thread, of
- * the size that was asked for, aligned to 64 bytes, and holds garbage.
+ * threads at the same time, so each writes its own part of the outputs. A kernel allocates nothing, holds no state, and
+ * does all of its work: everything was checked when its parameter block was made, but for indices that are data. It
+ * returns 0, or 1 where one of those lay outside of what it counts; no memory is overrun then. `scratch` is private to
+ * the calling thread, of the size that was asked for, aligned to 64 bytes, and holds garbage.
  *
  * A source is compiled once per instruction set; GP_KERNEL(f32_relu) names the function gp_f32_relu__avx2 in
  * one build and gp_f32_relu__generic in another. Everything else in a source is static.
@@ -14,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef void (*gp_kernel_fn)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch);
+typedef int64_t (*gp_kernel_fn)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch);
 
 /* A struct that Python fills in. `text` is its own, without comments and with sizes for their macros, so that Python's
  * description cannot differ (graphpool._kernels.core.records). */
@@ -42,11 +43,25 @@ typedef struct {
 #define GP_PASTE_(a, b) gp_##a##__##b
 #define GP_PASTE(a, b) GP_PASTE_(a, b)
 #define GP_KERNEL(name) GP_PASTE(name, GP_ISA)
+#define GP_WORK_(a, b) gp_##a##__##b##_work
+#define GP_WORK(a, b) GP_WORK_(a, b)
 
-/* The head of a kernel that its table has as GP_ENTRY. */
+/* The head of a kernel that its table has as GP_ENTRY and that reads indices: it returns whether one lay outside. */
+#define GP_DEFINE_INDEX_KERNEL(name)                                                                                   \
+    static int64_t GP_KERNEL(name)(const void *params, void *const *args, int64_t begin, int64_t end,                  \
+                                   void *scratch __attribute__((unused)))
+
+/* The head of any other kernel, which returns nothing. */
 #define GP_DEFINE_KERNEL(name)                                                                                         \
-    static void GP_KERNEL(name)(const void *params, void *const *args, int64_t begin, int64_t end,                     \
-                                void *scratch __attribute__((unused)))
+    static void GP_WORK(name, GP_ISA)(const void *params, void *const *args, int64_t begin, int64_t end,               \
+                                      void *scratch);                                                                  \
+    GP_DEFINE_INDEX_KERNEL(name)                                                                                       \
+    {                                                                                                                  \
+        GP_WORK(name, GP_ISA)(params, args, begin, end, scratch);                                                      \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+    static void GP_WORK(name, GP_ISA)(const void *params, void *const *args, int64_t begin, int64_t end,               \
+                                      void *scratch __attribute__((unused)))
 
 #define GP_ENTRY(name, params) {#name, GP_KERNEL(name), &params##_record}
 #define GP_INNER(type) {#type, NULL, &type##_record} /* a struct within others, or an enumeration */

@@ -99,9 +99,10 @@ static float max_of(const region_sample *y, int64_t ny, const region_sample *x, 
 
 /* args: src, regions (x0, y0, x1, y1), batch indices (s64), dst. A task is a region. Scratch: the samples of both axes,
  * then where those of each bin begin. An index outside the batch picks the nearest image. */
-GP_DEFINE_KERNEL(f32_regions)
+GP_DEFINE_INDEX_KERNEL(f32_regions)
 {
     const regions_params *p = params;
+    int is_outside = 0;
     axis_samples y = {scratch, NULL, 0}, x = {y.samples + p->room[0], NULL, 0};
     y.first = (int64_t *)(x.samples + p->room[1]);
     x.first = y.first + p->out_height + 1;
@@ -117,6 +118,7 @@ GP_DEFINE_KERNEL(f32_regions)
         const float count = (float)(y.count * x.count);
         const int64_t index = ((const int64_t *)args[2])[task], wrapped = index < 0 ? index + p->nimages : index;
         const int64_t number = wrapped < 0 ? 0 : wrapped < p->nimages ? wrapped : p->nimages - 1;
+        is_outside |= number != wrapped;
         const float *image = (const float *)args[0] + number * p->nchannels * pixels;
         float *dst = (float *)args[3] + task * p->nchannels * p->out_height * p->out_width;
         for (int64_t c = 0; c < p->nchannels; c++, image += pixels)
@@ -126,6 +128,7 @@ GP_DEFINE_KERNEL(f32_regions)
                         y.samples + y.first[i], y.first[i + 1] - y.first[i], x.samples + x.first[j],
                         x.first[j + 1] - x.first[j], image, p->width, count);
     }
+    return is_outside;
 }
 
 const gp_kernel_entry GP_KERNEL(regions_table)[] = {

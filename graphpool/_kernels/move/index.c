@@ -17,12 +17,14 @@ GP_RECORD(index_params, {
 /* What a row of a scatter does to what is there: NONE replaces it. */
 GP_ENUM(scatter_reduction, NONE = -1, ADD, MUL, MAX, MIN);
 
-/* Negative indices count from the end; whatever they are, the result is an element of the axis. */
-static int64_t index_at(const index_params *p, const void *indices, int64_t at, int64_t dim)
+/* Negative indices count from the end; whatever they are, the result is an element of the axis: the nearest of one that
+ * lies outside, which is noted. */
+static int64_t index_at(const index_params *p, const void *indices, int64_t at, int64_t dim, uint64_t *outside)
 {
     const int64_t i = p->index_dtype == GP_S64 ? ((const int64_t *)indices)[at] : ((const int32_t *)indices)[at];
-    const int64_t wrapped = i < 0 ? i + dim : i;
-    return wrapped < 0 ? 0 : wrapped < dim ? wrapped : dim - 1;
+    const int64_t wrapped = i < 0 ? i + dim : i, low = wrapped < 0 ? 0 : wrapped, found = low < dim ? low : dim - 1;
+    *outside |= (uint64_t)(wrapped ^ found);
+    return found;
 }
 
 /* What a position says: where its tuple of indices lies, and bytes to where its row would be with indices of zero. */
@@ -64,11 +66,11 @@ static void go_on(const index_params *p, walker *w, int64_t n)
 }
 
 /* Bytes from the start of the tensor to the row that the indices at a place mean. */
-static int64_t row_at(const index_params *p, const void *indices, place at)
+static int64_t row_at(const index_params *p, const void *indices, place at, uint64_t *outside)
 {
     int64_t offset = at.base;
     for (int64_t k = 0; k < p->tuple_size; k++)
-        offset += index_at(p, indices, at.indices + k, p->tuple_dims[k]) * p->tuple_strides[k];
+        offset += index_at(p, indices, at.indices + k, p->tuple_dims[k], outside) * p->tuple_strides[k];
     return offset;
 }
 
@@ -125,8 +127,10 @@ static inline void copy_row(char *to, const char *from, int64_t nbytes)
     for (int64_t i = 0; i < count; i++) {                                                                              \
         const int64_t index = ((const index_type *)indices)[at.indices + i * step.indices];                            \
         const int64_t wrapped = index < 0 ? index + dim : index, low = wrapped < 0 ? 0 : wrapped;                      \
-        type *element = (type *)(tensor + at.base + i * step.base + (low < dim ? low : dim - 1) * stride);             \
+        const int64_t found = low < dim ? low : dim - 1;                                                               \
+        type *element = (type *)(tensor + at.base + i * step.base + found * stride);                                   \
         type *row = (type *)rows + i;                                                                                  \
+        differ |= (uint64_t)(wrapped ^ found);                                                                         \
         *(is_read ? row : element) = *(is_read ? element : row);                                                       \
     }
 
@@ -136,14 +140,16 @@ static inline void copy_row(char *to, const char *from, int64_t nbytes)
     } else {                                                                                                           \
         GP_MOVE_ELEMENTS(int32_t, type)                                                                                \
     }                                                                                                                  \
+    *outside |= differ;                                                                                                \
     return 1;
 
 /* Whether that is what the rows of a line are; then they are moved. */
 static inline __attribute__((always_inline)) int move_elements(const index_params *p, const void *indices, place at,
                                                                place step, int64_t count, char *tensor, char *rows,
-                                                               const int is_read)
+                                                               uint64_t *outside, const int is_read)
 {
     const int64_t dim = p->tuple_dims[0], stride = p->tuple_strides[0];
+    uint64_t differ = 0;
     if (p->tuple_size != 1)
         return 0;
     switch (p->row_nbytes) {
@@ -170,9 +176,10 @@ static void fetch_row(const char *row, int64_t nbytes)
 }
 
 /* args: src, indices, dst */
-GP_DEFINE_KERNEL(any_gather)
+GP_DEFINE_INDEX_KERNEL(any_gather)
 {
     const index_params *p = params;
+    uint64_t outside = 0, ahead = 0;
     const int64_t limit = end * p->rows_per_task, last = limit < p->npositions ? limit : p->npositions;
     char *to = (char *)args[2] + begin * p->rows_per_task * p->row_nbytes;
     walker w = start_at(p, begin * p->rows_per_task);
@@ -180,22 +187,23 @@ GP_DEFINE_KERNEL(any_gather)
         place step, at = w.at;
         count = line_of(p, &w, last - row, &step);
         if (is_one_row(p, args[1], at, step, count)) {
-            memcpy(to, (const char *)args[0] + row_at(p, args[1], at), count * p->row_nbytes);
+            memcpy(to, (const char *)args[0] + row_at(p, args[1], at, &outside), count * p->row_nbytes);
             to += count * p->row_nbytes;
             continue;
         }
-        if (move_elements(p, args[1], at, step, count, args[0], to, 1)) {
+        if (move_elements(p, args[1], at, step, count, args[0], to, &outside, 1)) {
             to += count * p->row_nbytes;
             continue;
         }
         for (int64_t i = 0; i < count; i++, to += p->row_nbytes, at.indices += step.indices, at.base += step.base) {
             if (p->row_nbytes >= 64 && i + GP_AHEAD < count) {
                 const place later = {at.indices + GP_AHEAD * step.indices, at.base + GP_AHEAD * step.base};
-                fetch_row((const char *)args[0] + row_at(p, args[1], later), p->row_nbytes);
+                fetch_row((const char *)args[0] + row_at(p, args[1], later, &ahead), p->row_nbytes);
             }
-            copy_row(to, (const char *)args[0] + row_at(p, args[1], at), p->row_nbytes);
+            copy_row(to, (const char *)args[0] + row_at(p, args[1], at, &outside), p->row_nbytes);
         }
     }
+    return outside != 0;
 }
 
 /* ---- scatter ---- */
@@ -243,10 +251,11 @@ static void reduce_row(int64_t dtype, int64_t reduction, void *dst, const void *
 }
 
 /* args: updates, indices, dst; one task, since positions may name one row twice: the last one stays */
-GP_DEFINE_KERNEL(any_scatter)
+GP_DEFINE_INDEX_KERNEL(any_scatter)
 {
     (void)begin, (void)end;
     const index_params *p = params;
+    uint64_t outside = 0;
     const char *from = args[0];
     walker w = start_at(p, 0);
     for (int64_t row = 0, count; row < p->npositions; row += count, go_on(p, &w, count)) {
@@ -254,18 +263,19 @@ GP_DEFINE_KERNEL(any_scatter)
         count = line_of(p, &w, p->npositions - row, &step);
         const int64_t nrows = is_one_row(p, args[1], at, step, count) ? count : 1, nbytes = nrows * p->row_nbytes;
         if (nrows == 1 && p->reduction == NONE &&
-            move_elements(p, args[1], at, step, count, args[2], (char *)from, 0)) {
+            move_elements(p, args[1], at, step, count, args[2], (char *)from, &outside, 0)) {
             from += count * p->row_nbytes;
             continue;
         }
         for (int64_t i = 0; i < count; i += nrows, from += nbytes, at.indices += step.indices, at.base += step.base) {
-            char *to = (char *)args[2] + row_at(p, args[1], at);
+            char *to = (char *)args[2] + row_at(p, args[1], at, &outside);
             if (p->reduction == NONE)
                 copy_row(to, from, nbytes);
             else
                 reduce_row(p->dtype, p->reduction, to, from, nbytes);
         }
     }
+    return outside != 0;
 }
 
 const gp_kernel_entry GP_KERNEL(index_table)[] = {

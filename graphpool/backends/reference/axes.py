@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphpool.errors import InvalidArgumentError, explain
+
 from .registry import Array
 
 
@@ -47,3 +49,12 @@ def sum_to_shape(array: Array, shape: Sequence[int]) -> Array:
     lead = array.ndim - len(shape)
     spread = [lead + i for i, dim in enumerate(shape) if dim == 1]
     return np.asarray(np.sum(array, axis=(*range(lead), *spread))).reshape(tuple(shape))
+
+
+def within(indices: Array, dim: int) -> Array:
+    """Indices of an axis of `dim`, counted from the front; InvalidArgumentError where one lies outside."""
+    found = np.where(indices < 0, indices + dim, indices)
+    outside = indices[(found < 0) | (found >= dim)]
+    if outside.size:
+        raise InvalidArgumentError(explain("an index", accepted=f"{-dim} to {dim - 1}", got=int(outside.flat[0])))
+    return found

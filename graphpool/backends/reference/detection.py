@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .axes import within
 from .registry import Array, Attrs, reference
 
 
@@ -71,9 +72,9 @@ def _roi_align(attrs: Attrs, src: Array, rois: Array, images: Array) -> Array:
     size = attrs["output_height"], attrs["output_width"]
     result = np.zeros((len(rois), src.shape[1], *size))
     shift = 0.5 if attrs["coordinate_transformation_mode"] == "half_pixel" else 0.0
-    for region, number, target in zip(rois * attrs["spatial_scale"] - shift, images, result, strict=True):
-        last = len(src) - 1
-        image = src[min(max(number + len(src) if number < 0 else number, 0), last)]
+    numbers = within(images, len(src))
+    for region, number, target in zip(rois * attrs["spatial_scale"] - shift, numbers, result, strict=True):
+        image = src[number]
         extents = region[[3, 2]] - region[[1, 0]]
         extents = extents if shift else np.maximum(extents, 1)
         axes = zip(region[[1, 0]], extents, size, image.shape[1:], strict=True)

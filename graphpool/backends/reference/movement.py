@@ -1,7 +1,7 @@
 """Operations that move or convert elements, whole, in parts or by index, and RotaryEmbedding, which turns pairs.
 
 Reorder returns its input: the layout is not the reference's concern. `evaluate` rounds what TypeCast returns. A
-negative index counts from the end; one outside its axis picks the nearest element.
+negative index counts from the end; one outside its axis is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
+from .axes import within
 from .registry import Array, Attrs, reference
 from .rounding import round_to, widen
 
@@ -123,7 +124,7 @@ def _rotary(attrs: Attrs, src: Array, cos: Array, sin: Array, ids: Array | None 
     """(a cos - b sin, a sin + b cos) for each pair (a, b) of the rotated elements of a head."""
     x = src if src.ndim == 4 else src.reshape(*src.shape[:2], attrs["num_heads"], -1).swapaxes(1, 2)
     if ids is not None:
-        cos, sin = (cache[_within(ids, len(cache))] for cache in (cos, sin))
+        cos, sin = (cache[within(ids, len(cache))] for cache in (cos, sin))
     cos, sin = cos[:, None], sin[:, None]
     half = cos.shape[-1]
     a, b = _pairs(half, attrs["interleaved"])
@@ -143,26 +144,21 @@ def _pairs(half: int, interleaved: bool) -> tuple[slice, slice]:
 # ---- by index
 
 
-def _within(indices: Array, dim: int) -> Array:
-    """Indices of an axis of `dim`, counted from the front."""
-    return np.clip(np.where(indices < 0, indices + dim, indices), 0, max(dim - 1, 0))
-
-
 def _tuples(indices: Array, dims: Sequence[int]) -> tuple[Array, ...]:
     """The columns of index tuples."""
-    return tuple(_within(indices[..., k], dims[k]) for k in range(indices.shape[-1]))
+    return tuple(within(indices[..., k], dims[k]) for k in range(indices.shape[-1]))
 
 
 def _along(indices: Array, axis: int, dim: int) -> tuple[Array, ...]:
     """Coordinates of the elements that indices along an axis mean."""
     places: list[Any] = list(np.indices(indices.shape, sparse=True))
-    places[axis] = _within(indices, dim)
+    places[axis] = within(indices, dim)
     return tuple(places)
 
 
 @reference("Gather", "raw")
 def _gather(attrs: Attrs, src: Array, indices: Array) -> Array:
-    return np.take(src, _within(indices, src.shape[attrs["axis"]]), axis=attrs["axis"])
+    return np.take(src, within(indices, src.shape[attrs["axis"]]), axis=attrs["axis"])
 
 
 @reference("GatherElements", "raw")
@@ -182,7 +178,8 @@ def _reverse_sequence(attrs: Attrs, src: Array, lengths: Array) -> Array:
     batch, time = attrs["batch_axis"] % src.ndim, attrs["time_axis"] % src.ndim
     rows = np.moveaxis(src, (batch, time), (0, 1))
     steps, lengths = np.arange(rows.shape[1]), lengths.reshape(-1, 1)
-    sources = _within(np.where(steps < lengths, lengths - 1 - steps, steps), rows.shape[1])
+    places = np.where(lengths < 0, lengths - rows.shape[1], np.where(steps < lengths, lengths - 1 - steps, steps))
+    sources = within(places, rows.shape[1])
     return np.moveaxis(rows[np.arange(len(rows)).reshape(-1, 1), sources], (0, 1), (batch, time))
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from graphpool._dataclasses import dataclass
-from graphpool.errors import InvalidOpError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, InvalidOpError, InvalidShapeError, UnsupportedError, explain
 from graphpool.typing import DataType
 
 from .rounding import round_to, widen
@@ -185,6 +185,8 @@ def _call(kind: str, function: Function, attrs: Attrs, inputs: Sequence[Array]) 
         result = function(dict(_f32_attrs(attrs)), *(inputs if "raw" in _TRAITS.get(kind, ()) else map(widen, inputs)))
     except KeyError as error:
         raise InvalidOpError(explain(f"attribute {error} of {kind} is missing"), kind=kind) from error
+    except InvalidArgumentError:
+        raise
     except ValueError as error:
         shapes = [np.shape(array) for array in inputs]
         what = f"the inputs of {kind} do not fit each other or the attributes ({error})"

@@ -70,6 +70,9 @@ def test_images_by_index_and_those_without_pixels():
     rois = np.tile(np.float32([0, 0, 1, 1]), (5, 1))
     got = sampled(x, rois, np.array([0, 2, -1, 2**62, -(2**62)]), (1, 1))
     assert got.reshape(-1).tolist() == [0, 2, 2, 2, 0]
+    kernel, out = regions(x.shape, 5, (1, 1)), np.empty((5, 1, 1, 1), np.float32)
+    status = [kernel(x, rois, np.array([0, 2, number, -3, 1]), out) for number in (-3, -4, 2, 3, 2**62)]
+    assert status == [0, 1, 0, 1, 1]
     for shape in ((1, 2, 0, 3), (1, 2, 3, 0)):
         assert not sampled(np.zeros(shape, np.float32), rois, np.zeros(5, np.int64), (2, 2)).any()
     assert sampled(x[:0], rois[:0], np.zeros(0, np.int64), (2, 2)).shape == (0, 1, 2, 2)

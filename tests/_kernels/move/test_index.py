@@ -51,8 +51,30 @@ def test_gather_tasks_are_independent():
 def test_gather_of_tuples_never_leaves_its_source():
     src, out = np.arange(12, dtype=np.float32).reshape(3, 4), np.zeros(4, np.float32)
     indices = np.array([[2, -1], [2**62, -(2**62)], [-3, 9], [1, 1]])
-    gather((4,), (2,), (0,), [(3, 16), (4, 4)], 4)(src, indices, out)
+    pick = gather((4,), (2,), (0,), [(3, 16), (4, 4)], 4)
+    assert pick(src, indices, out) == 1
     assert out.tolist() == [11, 8, 3, 5]
+    assert pick(src, indices.clip(-3, 2), out) == 0
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+@pytest.mark.parametrize(("width", "count"), [(1, 90), (2, 90), (3, 90), (8, 90), (40, 90), (1, 1)])
+@pytest.mark.parametrize("spread", [True, False])
+def test_an_index_outside_is_told_wherever_it_lies(width, count, spread, index_type, isa):
+    table, index_dtype = np.zeros((7, width), np.uint8), "s32" if index_type is np.int32 else "s64"
+    shape, strides, bases = ((count, width), (width, 1), (0, 1)) if spread else ((count,), (1,), (0,))
+    geometry = shape, strides, bases, [(7, width)], 1 if spread else width, index_dtype
+    pick, put = gather(*geometry, isa=isa), scatter(*geometry, isa=isa)
+    rows = np.zeros((count, width), np.uint8)
+    indices = np.random.default_rng(2).integers(-7, 7, shape).astype(index_type)
+    extremes = np.iinfo(index_type)
+    for at in {0, count // 2, count - 1}:
+        for number in (-8, 7, extremes.min, extremes.max):
+            wrong = indices.copy()
+            wrong[at] = number
+            assert (pick(table, wrong, rows), put(rows, wrong, table)) == (1, 1)
+    assert (pick(table, indices, rows), put(rows, indices, table)) == (0, 0)
 
 
 @pytest.mark.parametrize("isa", isas())

@@ -92,7 +92,7 @@ def lower_scatter(lowering: Lowering, op: Op) -> None:
 
 @rule("ReverseSequence")
 def lower_reverse_sequence(lowering: Lowering, op: Op) -> None:
-    """For each sequence and step the step that comes there, then a gather of rows."""
+    """For each sequence and step the step that comes there, then a gather of rows; a length below 0 leads outside."""
     source, lengths = (lowering.value(tensor.id) for tensor in op.inputs)
     place = lowering.target(op.outputs[0].id)
     batch, time = (op.attrs[name] % len(source.shape) for name in ("batch_axis", "time_axis"))
@@ -103,7 +103,10 @@ def lower_reverse_sequence(lowering: Lowering, op: Op) -> None:
     region = Region(lowering, shape, register="s64")
     step, length = region.load_along(numbers, time), region.load_along(lengths, batch)
     from_end = region.binary("sub", region.binary("sub", length, region.builder.const(1)), step)
-    region.write(steps, region.builder.ternary("select", region.binary("lt", step, length), from_end, step))
+    found = region.builder.ternary("select", region.binary("lt", step, length), from_end, step)
+    below = region.binary("max", region.binary("min", length, region.builder.const(0)), region.builder.const(-1))
+    far = region.binary("mul", below, region.builder.const(shape[time]))
+    region.write(steps, region.binary("sub", found, far))
     region.emit("eltwise(reversed steps)")
     source = lowering.dense(source, source.dtype)
     itemsize = source.dtype.bits // 8

@@ -27,11 +27,16 @@ def shapes(least=0, most=6, smallest=0):
 
 
 def check(engine, seed, builder, *, indices=None, small=False):
-    """Run on the CPU backend; `indices` bounds the content of inputs of that type, `small` keeps sums finite."""
+    """Run on the CPU backend.
+
+    `indices` has the id of an input of indices, the size of their axis, and how far they may lie outside; `small` keeps
+    sums finite.
+    """
 
     def fill(rng, lt):
         if indices is not None and lt.id == indices[0]:
-            return rng.integers(-indices[1] - 2, indices[1] + 2, lt.shape).astype(lt.dtype.numpy)
+            _, size, beyond = indices
+            return rng.integers(-size - beyond, size + beyond, lt.shape).astype(lt.dtype.numpy)
         if small and lt.dtype.value[0] in "fb" and lt.dtype is not DataType.BOOLEAN:
             return rng.normal(size=lt.shape).astype(lt.dtype.numpy)
         return content(rng, lt)
@@ -121,7 +126,7 @@ def test_gather(engine, data, shape, picked, dtype, index, seed):
     builder, axis = GraphBuilder(), axis_of(data, shape)
     x, indices = builder.input(shape, dtype), builder.input(picked, index)
     builder.op("Gather", x, indices, axis=axis)
-    check(engine, seed, builder, indices=(indices.id, shape[axis]))
+    check(engine, seed, builder, indices=(indices.id, shape[axis], 0))
 
 
 @FUZZ
@@ -135,7 +140,7 @@ def test_elements_by_index(engine, data, shape, dtype, index, seed):
     reductions = ["none", "add", "mul", "max", "min"] if dtype in NUMBERS else ["none"]
     reduction = data.draw(st.sampled_from(reductions))
     builder.op("ScatterElements", x, indices, builder.input(picked, dtype), axis=axis, reduction=reduction)
-    check(engine, seed, builder, indices=(indices.id, shape[axis]), small=reduction != "none")
+    check(engine, seed, builder, indices=(indices.id, shape[axis], 0), small=reduction != "none")
 
 
 @FUZZ
@@ -146,13 +151,13 @@ def test_tuples_of_indices(engine, data, shape, picked, dtype, seed):
     size = data.draw(st.integers(1, len(shape) - batch))
     x, indices = builder.input(shape, dtype), builder.input([*shape[:batch], *picked, size], "s64")
     builder.op("GatherND", x, indices, batch_dims=batch)
-    check(engine, seed, builder, indices=(indices.id, 3))
+    check(engine, seed, builder, indices=(indices.id, min(shape), 0))
     builder = GraphBuilder()
     size = data.draw(st.integers(1, len(shape)))
     x, indices = builder.input(shape, dtype), builder.input([*picked, size], "s64")
     reduction = data.draw(st.sampled_from(["none", "add", "max"] if dtype in NUMBERS else ["none"]))
     builder.op("ScatterND", x, indices, builder.input([*picked, *shape[size:]], dtype), reduction=reduction)
-    check(engine, seed, builder, indices=(indices.id, 3), small=reduction != "none")
+    check(engine, seed, builder, indices=(indices.id, min(shape), 0), small=reduction != "none")
 
 
 @FUZZ
@@ -161,7 +166,7 @@ def test_one_hot(engine, data, shape, index, dtype, depth, seed):
     builder = GraphBuilder()
     indices, values = builder.input(shape, index), builder.input([2], dtype)
     builder.op("OneHot", indices, values, dtype=dtype, depth=depth, axis=axis_of(data, [*shape, 1]))
-    check(engine, seed, builder, indices=None if index[0] == "u" else (indices.id, depth))
+    check(engine, seed, builder, indices=None if index[0] == "u" else (indices.id, depth, 2))
 
 
 @FUZZ
@@ -207,7 +212,54 @@ def test_rotary_embedding(engine, data, dtype, interleaved, flat, seed):
     ids = [builder.input((batch, length), "s64")] if positions else []
     builder.op("RotaryEmbedding", x, *caches, *ids, interleaved=interleaved, num_heads=heads,
                rotary_embedding_dim=2 * half)  # fmt: skip
-    check(engine, seed, builder, indices=(ids[0].id, 7) if ids else None, small=True)
+    check(engine, seed, builder, indices=(ids[0].id, 7, 0) if ids else None, small=True)
+
+
+ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
+BY_INDEX = {
+    "Gather": ([ROWS], [], {"axis": 0}, [[0, 3, -4]], 4),
+    "GatherElements": ([ROWS], [], {"axis": 1}, [[0, -3], [2, 1]], 3),
+    "GatherND": ([ROWS], [], {}, [[3, -3], [-4, 2]], 3),
+    "ScatterElements": ([ROWS], [np.ones((2, 2), np.float32)], {"axis": 1}, [[0, -3], [2, 1]], -4),
+    "ScatterND": ([ROWS], [np.ones(2, np.float32)], {"reduction": "add"}, [[3, -3], [-4, 2]], 4),
+    "ReverseSequence": ([ROWS], [], {}, [4, 0, 1], 5),
+    "RotaryEmbedding": (
+        [np.ones((1, 1, 4, 2), np.float32), *[np.ones((4, 1), np.float32)] * 2],
+        [],
+        {},
+        [[0, 1, 3, -4]],
+        -5,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["s32", "s64"])
+@pytest.mark.parametrize("kind", BY_INDEX)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_index_outside_raises(kind, dtype, threads):
+    front, behind, attrs, indices, wrong = BY_INDEX[kind]
+    good = np.array(indices).astype(DataType(dtype).numpy)
+    bad = good.copy()
+    bad.flat[1] = wrong
+    builder = GraphBuilder()
+    ports = [builder.input(array.shape, DataType.parse(array.dtype).value) for array in (*front, good, *behind)]
+    y = builder.op(kind, *ports, **attrs)
+    [partition] = builder.finish()
+    with gp.Engine("cpu", threads=threads) as engine, partition.compile(ports, [y], engine) as compiled:
+        stream = gp.Stream(engine)
+
+        def run(content):
+            arrays = (*front, content, *behind)
+            [result] = compiled.execute(stream, [gp.Tensor(lt, engine, a) for lt, a in zip(ports, arrays, strict=True)])
+            return result.numpy()
+
+        expected = run(good)
+        with pytest.raises(InvalidArgumentError, match=f"{kind}.*: an index .*outside its axis"):
+            run(bad)
+        np.testing.assert_array_equal(run(good), expected)
+        values = dict(zip((lt.id for lt in ports), (*front, bad, *behind), strict=True))
+        with pytest.raises(InvalidArgumentError, match="an index"):
+            run_reference(builder.graph.ops, values)
 
 
 @FUZZ
