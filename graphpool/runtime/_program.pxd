@@ -84,8 +84,8 @@ cdef class Program:
     cdef readonly int64_t serial            # in this process
     # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None. Returns
     # STOPPED where a signal handler has raised: its exception is set, and outputs are written in part. Returns the
-    # number of a step, from 1 on, that met an index outside of what it counts: what it read instead is the nearest
-    # element, so outputs are not to be used.
+    # number of a step, from 1 on, that met an index outside of what it counts: it took another element instead, so
+    # outputs are not to be used.
     cdef int64_t run(self, char **bases, Team team) noexcept nogil
     cdef void _run(self, Run *run, Team team) noexcept nogil
     cdef void _share(self, Run *run, Team team) noexcept nogil

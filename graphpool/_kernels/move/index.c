@@ -17,14 +17,15 @@ GP_RECORD(index_params, {
 /* What a row of a scatter does to what is there: NONE replaces it. */
 GP_ENUM(scatter_reduction, NONE = -1, ADD, MUL, MAX, MIN);
 
-/* Negative indices count from the end; whatever they are, the result is an element of the axis: the nearest of one that
- * lies outside, which is noted. */
+/* The element of the axis that an index means: negative ones count from the end. One outside is noted, and means the last
+ * element, so that no memory is overrun. */
 static int64_t index_at(const index_params *p, const void *indices, int64_t at, int64_t dim, uint64_t *outside)
 {
     const int64_t i = p->index_dtype == GP_S64 ? ((const int64_t *)indices)[at] : ((const int32_t *)indices)[at];
-    const int64_t wrapped = i < 0 ? i + dim : i, low = wrapped < 0 ? 0 : wrapped, found = low < dim ? low : dim - 1;
-    *outside |= (uint64_t)(wrapped ^ found);
-    return found;
+    const uint64_t wrapped = (uint64_t)(i < 0 ? i + dim : i), last = (uint64_t)(dim - 1);
+    const uint64_t found = wrapped < last ? wrapped : last;
+    *outside |= wrapped ^ found;
+    return (int64_t)found;
 }
 
 /* What a position says: where its tuple of indices lies, and bytes to where its row would be with indices of zero. */
@@ -122,15 +123,35 @@ static inline void copy_row(char *to, const char *from, int64_t nbytes)
     }
 }
 
+/* Whether indices that lie `step` apart are within -dim .. dim - 1: a sign is left of one that is not. */
+#define GP_LOOK_AT(type, step)                                                                                         \
+    for (int64_t i = 0; i < count; i++) {                                                                              \
+        const uint64_t index = (uint64_t)(int64_t)((const type *)indices)[at + i * (step)];                            \
+        signs |= (index + (uint64_t)dim) | ((uint64_t)dim - 1 - index);                                                \
+    }
+
+static int are_inside(const index_params *p, const void *indices, int64_t at, int64_t step, int64_t count)
+{
+    const int64_t dim = p->tuple_dims[0];
+    uint64_t signs = 0;
+    if (p->index_dtype == GP_S64 && step == 1) {
+        GP_LOOK_AT(int64_t, 1)
+    } else if (p->index_dtype == GP_S64) {
+        GP_LOOK_AT(int64_t, step)
+    } else if (step == 1) {
+        GP_LOOK_AT(int32_t, 1)
+    } else {
+        GP_LOOK_AT(int32_t, step)
+    }
+    return !(signs >> 63);
+}
+
 /* The rows of a line that are elements of a type, by one index each: read from the tensor, or written into it. */
 #define GP_MOVE_ELEMENTS(index_type, type)                                                                             \
+    const index_type *x = (const index_type *)indices + at.indices;                                                    \
     for (int64_t i = 0; i < count; i++) {                                                                              \
-        const int64_t index = ((const index_type *)indices)[at.indices + i * step.indices];                            \
-        const int64_t wrapped = index < 0 ? index + dim : index, low = wrapped < 0 ? 0 : wrapped;                      \
-        const int64_t found = low < dim ? low : dim - 1;                                                               \
-        type *element = (type *)(tensor + at.base + i * step.base + found * stride);                                   \
-        type *row = (type *)rows + i;                                                                                  \
-        differ |= (uint64_t)(wrapped ^ found);                                                                         \
+        const int64_t index = x[i * step.indices], found = index + (index >> 63 & dim);                                \
+        type *element = (type *)(tensor + at.base + i * step.base + found * stride), *row = (type *)rows + i;          \
         *(is_read ? row : element) = *(is_read ? element : row);                                                       \
     }
 
@@ -140,17 +161,15 @@ static inline void copy_row(char *to, const char *from, int64_t nbytes)
     } else {                                                                                                           \
         GP_MOVE_ELEMENTS(int32_t, type)                                                                                \
     }                                                                                                                  \
-    *outside |= differ;                                                                                                \
     return 1;
 
-/* Whether that is what the rows of a line are; then they are moved. */
+/* Whether that is what the rows of a line are, and no index is outside; then they are moved. */
 static inline __attribute__((always_inline)) int move_elements(const index_params *p, const void *indices, place at,
                                                                place step, int64_t count, char *tensor, char *rows,
-                                                               uint64_t *outside, const int is_read)
+                                                               const int is_read)
 {
     const int64_t dim = p->tuple_dims[0], stride = p->tuple_strides[0];
-    uint64_t differ = 0;
-    if (p->tuple_size != 1)
+    if (p->tuple_size != 1 || p->row_nbytes > 8 || !are_inside(p, indices, at.indices, step.indices, count))
         return 0;
     switch (p->row_nbytes) {
     case 1:
@@ -191,7 +210,7 @@ GP_DEFINE_INDEX_KERNEL(any_gather)
             to += count * p->row_nbytes;
             continue;
         }
-        if (move_elements(p, args[1], at, step, count, args[0], to, &outside, 1)) {
+        if (move_elements(p, args[1], at, step, count, args[0], to, 1)) {
             to += count * p->row_nbytes;
             continue;
         }
@@ -263,7 +282,7 @@ GP_DEFINE_INDEX_KERNEL(any_scatter)
         count = line_of(p, &w, p->npositions - row, &step);
         const int64_t nrows = is_one_row(p, args[1], at, step, count) ? count : 1, nbytes = nrows * p->row_nbytes;
         if (nrows == 1 && p->reduction == NONE &&
-            move_elements(p, args[1], at, step, count, args[2], (char *)from, &outside, 0)) {
+            move_elements(p, args[1], at, step, count, args[2], (char *)from, 0)) {
             from += count * p->row_nbytes;
             continue;
         }

@@ -33,7 +33,7 @@ def gather(
     `shape` counts positions: each has a row of dst, of `row_nbytes`, dense in their order. `index_strides`, in
     elements, say where the indices (s64 or s32) of a position begin, which lie side by side; `base_strides`, in bytes,
     what a position adds to the place in src; `tuple_axes`, for each index, the dimension of the axis of src and its
-    stride in bytes. Negative indices count from the end. An index outside its axis picks the nearest element, and the
+    stride in bytes. Negative indices count from the end. An index outside its axis picks the last element, and the
     kernel's status is 1. InvalidShapeError: there are positions, and an axis without elements; InvalidArgumentError:
     another type of index.
     """

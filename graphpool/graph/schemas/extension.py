@@ -3,7 +3,7 @@
 What ONNX takes as small input tensors (axes, starts, pads, k, depth) are attributes here, since shapes follow from it;
 `onnx_input` says which input one attribute is.
 `Power` is ONNX's Pow; oneDNN's Pow has a fixed exponent. An execution that meets an index outside its axis raises when
-it has ended: kernels take the nearest element of the axis, and never read or write elsewhere.
+it has ended: kernels take another element of the axis, and never read or write elsewhere.
 """
 
 from __future__ import annotations

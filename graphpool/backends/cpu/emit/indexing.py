@@ -105,7 +105,7 @@ def lower_reverse_sequence(lowering: Lowering, op: Op) -> None:
     from_end = region.binary("sub", region.binary("sub", length, region.builder.const(1)), step)
     found = region.builder.ternary("select", region.binary("lt", step, length), from_end, step)
     below = region.binary("max", region.binary("min", length, region.builder.const(0)), region.builder.const(-1))
-    far = region.binary("mul", below, region.builder.const(shape[time]))
+    far = region.binary("mul", below, region.builder.const(1 << 40))
     region.write(steps, region.binary("sub", found, far))
     region.emit("eltwise(reversed steps)")
     source = lowering.dense(source, source.dtype)
