@@ -11,6 +11,7 @@ from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import is_variable
 from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.cache.identity import quick_fingerprint
+from graphpool.errors import InvalidArgumentError, explain
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.logical_tensor import shapeless_tensor
 from graphpool.graph.schema import get_schema
@@ -40,6 +41,10 @@ _MOST_POSITIONS = 1 << 16
 
 class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, not an error
     """A node has, with these inputs, no expression in our ops; the text says why."""
+
+
+class InvalidNode(InvalidArgumentError):  # noqa: N818  (named as what it says, like NotConvertible)
+    """A node that nothing runs with these inputs."""
 
 
 def require(condition: bool, reason: str) -> None:
@@ -359,6 +364,12 @@ class NodeView:
         """Refuse unless the condition holds."""
         if not condition:
             self.refuse(reason)
+
+    def check(self, condition: bool, what: str, accepted: object, got: object) -> None:
+        """Raise InvalidNode unless the condition holds, which ONNX asks for."""
+        if not condition:
+            label, op = self.node.label, self.node.op_type
+            raise InvalidNode(explain(f"node {label!r} ({op}): {what}", accepted=accepted, got=got), node=label)
 
     def allow_table(self, nbytes: int) -> None:
         """Raise LimitError unless a table that stands for the node may have so many bytes, those of its making too."""

@@ -13,6 +13,7 @@ from graphpool._sizes import hint_of, is_variable
 from graphpool.errors import (
     GraphpoolError,
     InvalidGraphError,
+    InvalidOpError,
     InvalidShapeError,
     LimitError,
     UnsupportedError,
@@ -23,7 +24,7 @@ from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .bounds import InferenceError, deep_nbytes, infer_types
-from .build import DataDependent, GraphBuilder, NotConvertible, Value, require
+from .build import DataDependent, GraphBuilder, InvalidNode, NotConvertible, Value, require
 from .data_dependent import DataDependentBuilder, Reads
 from .fold import compute, find_host_function, is_kept
 from .host import needs_host
@@ -74,7 +75,7 @@ class Walk:
         self._fallbacks: dict[int, Fallback] = {}
         self._refusal = ""
         self._limit_error: LimitError | None = None  # why the node was not computed ahead
-        self._misfit: InvalidShapeError | None = None  # why our ops do not take its shapes
+        self._misfit: InvalidShapeError | InvalidOpError | None = None  # why our ops do not take its shapes
         self._refused: InvalidShapeError | None = None  # why nothing runs a node, which no other way changes
         self.nnodes = 0
         self._unrolling_end: int | None = None
@@ -421,13 +422,13 @@ class Walk:
         nops, nprecomputed, nlater = len(self.builder.ops), len(self._precomputed), len(self._data_dependent.nodes)
         try:
             return make()
-        except LimitError:
+        except (LimitError, InvalidNode):
             raise
         except (NotConvertible, GraphpoolError) as error:
             if error is self._refused:
                 raise
             self._refusal = str(error) or self._refusal
-            self._misfit = error if isinstance(error, InvalidShapeError) else None
+            self._misfit = error if isinstance(error, InvalidShapeError | InvalidOpError) else None
             del self.builder.ops[nops:], self._precomputed[nprecomputed:], self._data_dependent.nodes[nlater:]
             while self._host and next(reversed(self._host)) >= nops:  # ids ascend
                 self._fallbacks.pop(self._host.popitem()[0], None)
@@ -449,7 +450,7 @@ class Walk:
         reason = self._refusal or "graphpool has no ops for it"
         if self._is_expanding:
             raise NotConvertible(f"{node.op_type} of its definition: {reason}")
-        misfit = self._misfit if node.op_type in _WINDOWS and node.domain in ("", "ai.onnx") else None
+        misfit = self._misfit if node.op_type in _STRICT and node.domain in ("", "ai.onnx") else None
         results = self._infer(node, inputs, captured, label)
         if misfit is not None:
             message = explain(f"node {label!r} ({node.op_type})", got=str(misfit))
@@ -536,8 +537,11 @@ _SIZE_PORTS = {
 }  # fmt: skip
 """Op -> inputs that it takes as sizes: from one to before another."""
 
-_WINDOWS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
-"""Ops whose results, where our ops refuse the shapes, would have no elements or fewer: nothing runs these."""
+_STRICT = frozenset({
+    "Conv", "ConvInteger", "ConvTranspose", "Expand", "GatherElements", "GatherND", "Gemm", "QLinearConv", "Reshape",
+    "ScatterElements", "ScatterND", "TopK",
+})  # fmt: skip
+"""Ops that are invalid where our ops refuse their shapes, or sizes that are attributes there: nothing runs these."""
 
 _MOST_SIZES = 16
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from math import ceil, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ def _reshape(n: NodeView) -> Value:
     dims = list(wanted or ())
     if not n.attr("allowzero", 0):
         dims = [shape[axis] if dim == 0 else dim for axis, dim in enumerate(dims)]
+    n.check(dims.count(-1) < 2, "shape", "at most one -1", wanted)
     if -1 in dims:
         rest = prod(dim for dim in dims if dim != -1)
         n.require(rest != 0, "-1 beside a dimension of 0")
@@ -45,7 +47,7 @@ def _squeeze(n: NodeView) -> Value:
     shape, axes = n[0].shape, n.ints("axes", 1)
     n.require(all(-len(shape) <= axis < len(shape) for axis in axes or ()), "an axis that there is not")
     gone = {axis % len(shape) for axis in axes} if axes is not None else {k for k, dim in enumerate(shape) if dim == 1}
-    n.require(all(shape[axis] == 1 for axis in gone), "squeezed dimensions are not 1")
+    n.check(all(shape[axis] == 1 for axis in gone), "squeezed dimensions", "1", [shape[axis] for axis in sorted(gone)])
     return n.reshape(n[0], [dim for axis, dim in enumerate(shape) if axis not in gone])
 
 
@@ -53,7 +55,8 @@ def _unsqueeze(n: NodeView) -> Value:
     axes = n.ints("axes", 1) or []
     dims = list(n[0].shape)
     rank = len(dims) + len(axes)
-    n.require(all(-rank <= axis < rank for axis in axes), "an axis that there is not")
+    n.check(all(-rank <= axis < rank for axis in axes), "axes", f"{-rank} to {rank - 1}", axes)
+    n.check(len({axis % rank for axis in axes}) == len(axes), "axes", "each once", axes)
     for axis in sorted(axis % rank for axis in axes):
         dims.insert(axis, 1)
     return n.reshape(n[0], dims)
@@ -119,6 +122,7 @@ def _split(n: NodeView) -> list[Value]:
     size = n[0].shape[axis]
     step = -(-size // count)
     sizes = n.ints("split", 1) or [min(step, max(size - step * k, 0)) for k in range(count)]
+    n.check(all(part >= 0 for part in sizes), "sizes of parts", "at least 0", sizes)
     return n.emit_several("Split", [n[0].dtype] * count, n[0], axis=axis, split=sizes)
 
 
@@ -134,8 +138,11 @@ def _pad(n: NodeView) -> Value:
     cut = n[0]
     if any(pad < 0 for pad in begin + end):
         n.require(mode == "constant", "negative pads of a mode")
+        starts = [max(-first, 0) for first in begin]
         ends = [dim + min(last, 0) for dim, last in zip(cut.shape, end, strict=True)]
-        cut = n.emit("Slice", cut, starts=[max(-first, 0) for first in begin], ends=ends, axes=range(ndim))
+        sizes = list(map(operator.sub, ends, starts))
+        n.check(all(size >= 0 for size in sizes), "sizes without what negative pads take", "at least 0", sizes)
+        cut = n.emit("Slice", cut, starts=starts, ends=ends, axes=range(ndim))
     pads_begin, pads_end = ([max(pad, 0) for pad in side] for side in (begin, end))
     if mode == "constant" and cut.dtype not in _EXACT and not is_f32_number(value):
         return _surrounded(n, cut, list(zip(pads_begin, pads_end, strict=True)), value)

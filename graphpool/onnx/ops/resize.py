@@ -211,6 +211,7 @@ def _by_sizes(n: NodeView, axes: list[int], targets: list[int]) -> list[_Axis]:
     """Sizes as given, or the largest or smallest ones of the input's aspect ratio within or around them."""
     sizes, policy = [n[0].shape[axis] for axis in axes], n.attr("keep_aspect_ratio_policy", "stretch")
     n.require(all(sizes), "an empty input")
+    n.check(all(target >= 0 for target in targets), "sizes", "at least 0", targets)
     if policy == "stretch":
         return [_Axis(*axis) for axis in zip(axes, sizes, targets, strict=True)]
     scales = [target / size for target, size in zip(targets, sizes, strict=True)]

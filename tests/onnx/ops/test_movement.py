@@ -166,3 +166,43 @@ def test_pads_of_a_number_that_float32_does_not_hold(dtype, number, constants):
     with gp.onnx.load(model, fallback=False) as loaded:
         result = loaded.run(inputs)["y0"]
     np.testing.assert_array_equal(result, np.pad(x[1:], [(0, 1), (2, 0)], constant_values=number))
+
+
+A, B = np.ones((3, 4), np.float32), np.ones(6, np.float32)
+INVALID = {
+    "Reshape: two unknown": ("Reshape", {"a": B, "s": np.array([-1, -1])}, {}, {"s": np.array([2, -1])}),
+    "Reshape: other size": ("Reshape", {"a": B, "s": np.array([2, 2])}, {}, {"s": np.array([2, 3])}),
+    "Squeeze": ("Squeeze", {"a": A, "axes": np.array([0])}, {}, {"a": A[:1]}),
+    "Split": ("Split", {"a": A, "s": np.array([4, -1])}, {}, {"s": np.array([2, 1])}),
+    "TopK": ("TopK", {"a": A, "k": np.array([-1])}, {}, {"k": np.array([2])}),
+    "Pad": ("Pad", {"a": B, "pads": np.array([-4, -3])}, {}, {"pads": np.array([-4, -2])}),
+    "Resize": ("Resize", {"a": A, "s": np.array([-2, 4])}, {}, {"s": np.array([2, 4])}),
+    "ScatterElements": (
+        "ScatterElements", {"a": A, "i": np.array([[0, 1]]), "u": A[:1, :3]}, {"axis": 1}, {"u": A[:1, :2]},
+    ),
+    "ScatterND": ("ScatterND", {"a": A, "i": np.array([[0], [1]]), "u": A[:2, :3]}, {}, {"u": A[:2]}),
+    "GatherElements": (
+        "GatherElements", {"a": A, "i": np.zeros((2, 5), np.int64)}, {}, {"i": np.zeros((2, 4), np.int64)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_sizes_that_no_runtime_takes_are_refused_by_name(name):
+    op, inputs, attributes, valid = INVALID[name]
+    names = ["a", "", "", "s"] if op == "Resize" else list(inputs)
+    outputs = ["y", "z"] if op in ("Split", "TopK") else ["y"]
+    made = helper.make_node(op, names, outputs, name="it", **attributes)
+    ports = [
+        helper.make_tensor_value_info(
+            key, helper.np_dtype_to_tensor_dtype(array.dtype), [None] * array.ndim if key in "aui" else array.shape
+        )
+        for key, array in inputs.items()
+    ]
+    results = [helper.make_tensor_value_info(key, 0, None) for key in outputs]
+    graph = helper.make_graph([made], "g", ports, results)
+    with gp.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])) as model:
+        for _ in range(2):
+            with pytest.raises(gp.InvalidArgumentError, match=rf"node 'it' \({op}\)"):
+                model.run(inputs)
+            assert model.run(inputs | valid)["y"].ndim > 0
