@@ -311,8 +311,8 @@ cdef int refuse(Program program, compiled, int64_t step) except -1:
     op = None if compiled is None else compiled.partition.ops[compiled.primitive.step_ops[step]]
     name, kind = ("", program.calls[step].kernel.name) if op is None else (op.name, op.kind)
     raise InvalidArgumentError(
-        explain(f"op {name!r} ({kind}): an index that was computed or given", got="one outside its axis",
-                accepted="-n to n - 1 for an axis of n elements"),
+        explain(f"op {name!r} ({kind}): an index, or a length, that was computed or given", got="one outside its axis",
+                accepted="-n to n - 1 for an axis of n elements, lengths of 0 to n"),
         node=name or None,
     )
 

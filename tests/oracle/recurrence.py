@@ -81,7 +81,8 @@ def recurrent(attrs: Attrs, src: Array, weights: Array, biases: Array, lengths: 
     h, c = (
         np.array(np.broadcast_to(states[k], (directions, batch, size)), float) for k in (0, min(1, len(states) - 1))
     )
-    lens = [min(max(int(n), 0), steps) for n in np.broadcast_to(lengths, (batch,))]
+    assert all(0 <= n <= steps or n == 2**31 - 1 for n in lengths)
+    lens = [min(int(n), steps) for n in np.broadcast_to(lengths, (batch,))]
     y = np.zeros((steps, directions, batch, size))
     for d in range(directions):
         acts = functions[d * len(DEFAULTS[cell]) :][: len(DEFAULTS[cell])]

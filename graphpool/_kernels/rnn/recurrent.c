@@ -336,9 +336,21 @@ static void run_task(const recurrent_task *t)
         store_states(t, p->y_arg + 2, t->c);
 }
 
-GP_DEFINE_KERNEL(f32_recurrent)
+/* Whether the length of a sequence is none; INT32_MAX stands for all steps. */
+static int is_outside(const recurrent_task *t)
+{
+    int found = 0;
+    for (int64_t row = 0; row < t->rows; row++) {
+        const int32_t length = ((const int32_t *)t->args[3])[t->p->nlengths > 1 ? t->begin + row : 0];
+        found |= length < 0 || (length > t->p->steps && length != INT32_MAX);
+    }
+    return found;
+}
+
+GP_DEFINE_INDEX_KERNEL(f32_recurrent)
 {
     const recurrent_params *p = params;
+    int status = 0;
     const int64_t blocks = (p->batch + p->rows - 1) / p->rows, states = p->rows * p->state_pitch;
     float *bias = scratch, *h = bias + p->pitch + p->state_pitch;
     for (int64_t number = begin; number < end; number++) {
@@ -349,7 +361,9 @@ GP_DEFINE_KERNEL(f32_recurrent)
             h + 2 * states, h + 3 * states, (char *)(h + 3 * states + p->rows * p->pitch),
         };
         run_task(&t);
+        status |= is_outside(&t);
     }
+    return status;
 }
 
 const gp_kernel_entry GP_KERNEL(recurrent_table)[] = {

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass
-from graphpool._sizes import least
+from graphpool._sizes import largest, least
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
@@ -122,8 +122,9 @@ def recurrent(
 
     `activations`: those of the cell for each direction, ONNX's by default; `is_reverse`: one direction goes from the
     end, as the second of two does; `clip` limits what activations read; `is_coupled`: the forget gate is what the input
-    gate leaves; `nlengths` and `state_rows`, of h and c: 1 for all sequences, or `batch`. A sequence's length is cut to
-    0 .. steps; beyond it y is zero, and last states are those at its end.
+    gate leaves; `nlengths` and `state_rows`, of h and c: 1 for all sequences, or `batch`. A sequence has 0 .. steps of
+    them, or 2**31 - 1 for all; another length is cut to these, and the kernel's status is 1. Beyond it y is zero, and
+    last states are those at its end.
 
     Tasks: blocks of sequences of one direction. Cost: a step reads the packed weights once for each task.
 
@@ -143,7 +144,7 @@ def recurrent(
     if len(functions) != count * directions or not {name for name, _, _ in functions} <= set(ACTIVATIONS):
         accepted = f"{count * directions} of {', '.join(ACTIVATIONS)}"
         raise InvalidArgumentError(explain(f"activations of {cell}", accepted=accepted, got=functions))
-    rows = batch if is_int8 else _MOST_ROWS
+    rows = largest(batch, 1) if is_int8 else _MOST_ROWS
     pitch, state_pitch = aligned(4 * gates * hidden) // 4, aligned(4 * hidden) // 4
     parts, lines = weights.formats, [functions[k * count : (k + 1) * count] for k in range(directions)]
     peepholes_arg = 5 + (cell == "lstm")

@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from graphpool.errors import InvalidArgumentError, explain
+
 from .registry import Array, Attrs, reference
 
 _DEFAULTS = {"rnn": ["tanh"], "gru": ["sigmoid", "tanh"], "lstm": ["sigmoid", "tanh", "tanh"]}
 """Cell -> activations of a direction."""
+_ALL = 2**31 - 1
+"""Length of a sequence of all steps."""
 
 
 def _sigmoid(x: Array) -> Array:
@@ -96,13 +100,19 @@ def _recurrent(
     c: Array | None = None,
     peepholes: Array | None = None,
 ) -> tuple[Array, ...]:
-    """A state stays as it is outside of its sequence, and dst there is zero. ValueError: shapes do not fit."""
+    """A state stays as it is outside of its sequence, and dst there is zero. ValueError: shapes do not fit.
+
+    InvalidArgumentError: a length is neither one of 0 .. steps nor 2**31 - 1, which stands for all of them.
+    """
     columns = weights.swapaxes(1, 2) if attrs["transpose_b"] else weights
     directions, hidden, width = columns.shape
     if attrs["scales"]:
         scales, points = (np.reshape(attrs[name], (directions, 1, -1)) for name in ("scales", "zps"))
         columns = (columns - points) * scales
     steps, batch, _ = src.shape
+    outside = lengths[(lengths < 0) | ((lengths > steps) & (lengths != _ALL))]
+    if outside.size:
+        raise InvalidArgumentError(explain("length of a sequence", accepted=f"0 to {steps}", got=int(outside.flat[0])))
     rows = (directions, batch, hidden)
     h, c = np.broadcast_to(h, rows), np.broadcast_to(h if c is None else c, rows)
     peepholes = np.zeros((directions, 3 * hidden)) if peepholes is None else peepholes

@@ -18,10 +18,10 @@ def recurrent(query: ShapeQuery) -> Sequence[Shape]:
     """src is (steps, batch, directions * gates * hidden), weights are (directions, hidden, gates * hidden).
 
     With transpose_b weights have their last two axes in the other order. biases are (directions, 2 * gates * hidden):
-    of src, then of the states; lengths (batch) or (1); h and c (directions, batch or 1, hidden); peepholes
-    (directions, 3 * hidden), those of the input, output and forget gate. dst is (steps, directions, batch, hidden), the
-    last states are (directions, batch, hidden). There is one scale and zero point for each direction, or for each of
-    its columns.
+    of src, then of the states; lengths (batch) or (1), each at most steps, or 2**31 - 1 for all of them; h and c
+    (directions, batch or 1, hidden); peepholes (directions, 3 * hidden), those of the input, output and forget gate.
+    dst is (steps, directions, batch, hidden), the last states are (directions, batch, hidden). There is one scale and
+    zero point for each direction, or for each of its columns.
     """
     directions = 2 if query.attrs["direction"] == "bidirectional" else 1
     gates = _GATES[query.attrs["cell"]]

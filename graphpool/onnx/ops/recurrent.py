@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool.graph.shapes import are_equal
 from graphpool.typing import DataType
 
 from . import direct
@@ -59,8 +60,12 @@ def _swapped(n: NodeView, value: Value) -> Value:
 
 
 def _lengths(n: NodeView) -> Value:
-    """Lengths of the sequences, without bound where there are none."""
-    return n.cast(n[_LENGTHS], DataType.S32) if n.has(_LENGTHS) else n.builder.literal([2**31 - 1], DataType.S32)
+    """Lengths of the sequences, those of all steps where there are none."""
+    if not n.has(_LENGTHS):
+        return n.builder.literal([2**31 - 1], DataType.S32)
+    batch, given = n[_X].shape[0 if n.attr("layout", 0) else 1], n[_LENGTHS].shape
+    n.check(are_equal(given, (batch,)), "sequence_lens", f"one for each of {batch} sequences", f"shape {given}")
+    return n.cast(n[_LENGTHS], DataType.S32)
 
 
 def _options(n: NodeView) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def check(cell, isa, steps=5, batch=3, hidden=9, *, lengths=None, peepholes=Fals
     if peepholes:
         states.append(floats(directions, 3 * hidden))
     src, biases = floats(steps, batch, directions * gates * hidden), floats(directions, 2 * gates * hidden)
-    wanted = expect(attrs, src, r, biases, lengths, *states)
+    wanted = expect(attrs, src, r, biases, lengths.clip(0, steps), *states)
 
     weights = RecurrentWeights(cell, hidden, directions, dtype, attrs["linear_before_reset"], isa)
     names = attrs["activations"].split()
@@ -69,6 +69,8 @@ def check(cell, isa, steps=5, batch=3, hidden=9, *, lengths=None, peepholes=Fals
         for whole, part in results:
             assert_guards(whole, part)
         found.append([part[: array.size] for (_, part), array in zip(results, wanted, strict=True)])
+    inside = (lengths >= 0) & ((lengths <= steps) | (lengths == 2**31 - 1))
+    assert call(*args, *(np.zeros(array.shape, np.float32) for array in wanted)) == (not inside.all())
     for ours, others, array in zip(*found, wanted, strict=True):
         np.testing.assert_array_equal(ours, others)
         if call.ntasks:
@@ -90,6 +92,7 @@ def test_sizes_around_vectors_and_tiles(cell, isa):
 def test_sequences_end_early(cell, direction, isa):
     check(cell, isa, 6, 8, 5, lengths=[6, 0, 3, -4, 1, 900, 5, 2], direction=direction)
     check(cell, isa, 6, 3, 5, lengths=[4], direction=direction, shared=True)
+    check(cell, isa, 6, 2, 5, lengths=[6, 0], direction=direction)
 
 
 @pytest.mark.parametrize("isa", isas())
