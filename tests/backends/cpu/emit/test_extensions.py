@@ -254,7 +254,7 @@ def test_an_index_outside_raises(kind, dtype, threads):
             return result.numpy()
 
         expected = run(good)
-        with pytest.raises(InvalidArgumentError, match=f"{kind}.*: an index .*outside its axis"):
+        with pytest.raises(InvalidArgumentError, match=f"{kind}.*: an index.*outside its axis"):
             run(bad)
         np.testing.assert_array_equal(run(good), expected)
         values = dict(zip((lt.id for lt in ports), (*front, bad, *behind), strict=True))
