@@ -209,7 +209,7 @@ def recurrent(m: Maker) -> int:
     rows = m.choose([1, batch])
     inputs = [
         m.operand(dtype, (steps, batch, directions * width)), m.fresh(dtype, weights, m.chance(0.7)),
-        m.fresh(dtype, (directions, 2 * width)), m.fresh("s32", (m.choose([1, batch]),), low=-1, high=steps + 2),
+        m.fresh(dtype, (directions, 2 * width)), m.fresh("s32", (m.choose([1, batch]),), low=0, high=steps),
         *(m.fresh(dtype, (directions, rows, hidden)) for _ in range(2 if cell == "lstm" else 1)),
     ]  # fmt: skip
     if cell == "lstm" and m.chance(0.4):
