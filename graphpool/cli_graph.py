@@ -194,7 +194,7 @@ def _input(
 def _fill(tensor: gp.Tensor) -> None:
     """Floats from [0, 1), which suit logarithms, roots and divisors alike; small integers; the value if it is known."""
     if tensor.lt.value is not None:
-        tensor.fill(np.full(tensor.lt.shape or (), tensor.lt.value))
+        tensor.fill(np.full(tensor.lt.shape or (), tensor.lt.value, tensor.lt.dtype.numpy))
         return
     rng = np.random.default_rng(tensor.lt.id)
     array = tensor.numpy()

@@ -44,13 +44,13 @@ cdef class CompiledPartition:
     cdef int64_t noutputs
     cdef bint closed
     cdef bint borrows               # constants of another one
-    cdef bint has_unknown_outputs
     cdef object __weakref__
     cdef Constants all_constants(self)
     cdef CompiledPartition copy(self, object engine)
     cdef tuple _bind(self, object given, int64_t first, int64_t count, char **pointers, int64_t *nbytes)
     cdef int _check_overlap(self, char **pointers, int64_t *nbytes) except -1
     cdef int _check_apart(self, char *arena, char **pointers, int64_t *nbytes) except -1
+    cdef int _execute_on_host(self, tuple sources, object outputs, char **pointers, int64_t *nbytes) except -1
     cdef int _run(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1
     cdef int _run_without_pool(self, char **bases, Stream stream) except -1
     cdef int _run_program(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1

@@ -100,7 +100,6 @@ cdef class CompiledPartition:
         self.weights = weights
         self.ninputs = len(self.inputs)
         self.noutputs = len(self.outputs)
-        self.has_unknown_outputs = not all([lt.is_shape_known for lt in self.outputs])
         nparts = 0 if primitive is None else len(primitive.constant_parts)
         if self.ninputs + self.noutputs + nparts > MAX_PORTS - FIRST_EXTERNAL:
             raise InvalidArgumentError(
@@ -346,7 +345,7 @@ cdef class CompiledPartition:
         cdef tuple sources = self._bind(inputs, 0, self.ninputs, bases + 2, nbytes)
         cdef tuple _targets
         if self.host_function is not None:
-            self._execute_on_host(sources, outputs)
+            self._execute_on_host(sources, outputs, bases + 2, nbytes)
             return outputs
         _targets = self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
         self._check_overlap(bases + 2, nbytes)
@@ -389,7 +388,7 @@ cdef class CompiledPartition:
         if self.closed:
             raise StateError(explain("the compiled partition is closed", hint="compile the partition again"))
         if self.nparts:
-            tensors = self._match(tuple(inputs), 0, self.ninputs)
+            tensors = self._match(as_tensors(inputs), 0, self.ninputs)
             constants = self.all_constants()
             for position in sorted({position for part in constants.parts for position in part.sources}):
                 self._check_tensor(tensors[position], position)
@@ -527,10 +526,7 @@ cdef class CompiledPartition:
             if tensor.data == NULL:
                 tensor._check_allocated()
             if first >= self.ninputs and tensor.is_readonly:
-                raise InvalidArgumentError(
-                    explain(f"output tensor {tensor.lt_id} is read-only", hint="pass a writable array"),
-                    tensor_id=tensor.lt_id,
-                )
+                self._check_writable(tensor)
             pointers[i] = tensor.data
             nbytes[i] = tensor.nbytes
         return tensors
@@ -616,15 +612,33 @@ cdef class CompiledPartition:
                 )
         return 0
 
-    def _execute_on_host(self, inputs, outputs):
-        """Call the host function on arrays, and put its results into the outputs."""
-        arrays = [tensor.numpy() for tensor in self._match(inputs, 0, self.ninputs)]
-        results = self.host_function(arrays)
-        targets = self._match(outputs, self.ninputs, self.noutputs)
-        for port, (tensor, result) in enumerate(zip(targets, results), self.ninputs):
-            (<Tensor>tensor).fill(result)
-            if not self.has_unknown_outputs:
-                self._check_tensor(tensor, port)
+    cdef int _execute_on_host(self, tuple sources, object outputs, char **pointers, int64_t *nbytes) except -1:
+        """Put what the host function makes of the inputs, whose `pointers` are known, into the outputs."""
+        cdef int64_t i
+        cdef Tensor tensor
+        cdef tuple targets = self._match(as_tensors(outputs), self.ninputs, self.noutputs)
+        for i in range(self.noutputs):
+            tensor = targets[i]
+            self._check_host_output(tensor, i)
+            pointers[self.ninputs + i], nbytes[self.ninputs + i] = tensor.data, tensor.nbytes
+        self._check_overlap(pointers, nbytes)
+        for tensor, result in zip(targets, self.host_function([source.numpy() for source in sources])):
+            tensor.fill(result)
+        return 0
+
+    def _check_host_output(self, Tensor tensor, int64_t i):
+        """As `_check_tensor`; a shape that no port states is compared with the result's when there is one."""
+        lt = self.outputs[i]
+        if lt.is_shape_known or tensor.engine is not self.engine or tensor.lt.dtype is not lt.dtype:
+            self._check_tensor(tensor, self.ninputs + i)
+        self._check_writable(tensor)
+
+    def _check_writable(self, Tensor tensor):
+        if tensor.is_readonly:
+            raise InvalidArgumentError(
+                explain(f"output tensor {tensor.lt_id} is read-only", hint="pass a writable array"),
+                tensor_id=tensor.lt_id,
+            )
 
     # ---- life
 

@@ -287,6 +287,12 @@ cdef class Tensor:
             array = np.asarray(array)
         except ValueError as error:
             raise InvalidArgumentError(explain(f"tensor {self.lt_id}: content", accepted="an array")) from error
+        if array.dtype != self.lt.dtype.numpy or (self.lt.is_shape_known and array.shape != self.lt.shape):
+            raise InvalidArgumentError(
+                explain(f"tensor {self.lt_id}: content", accepted=f"{self.lt.dtype.numpy} {self.lt.shape}",
+                        got=f"{array.dtype} {array.shape}"),
+                tensor_id=self.lt_id,
+            )
         if self.data == NULL:
             self.lt = self.lt.replace(shape=array.shape)
             self._sign(self.lt)
@@ -296,14 +302,7 @@ cdef class Tensor:
                 explain(f"output tensor {self.lt_id} is read-only", hint="pass a writable array"),
                 tensor_id=self.lt_id,
             )
-        try:
-            self.engine.device.fill(self, array)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgumentError(
-                explain(f"tensor {self.lt_id}: content", accepted=f"{self.lt.dtype} {self.lt.shape}",
-                        got=f"{array.dtype} {array.shape}"),
-                tensor_id=self.lt_id,
-            ) from error
+        self.engine.device.fill(self, array)
 
     def numpy(self):
         """The data as an array, without a copy where the layout allows it and the host can follow addresses.

@@ -258,3 +258,11 @@ def test_gives_its_memory_back_when_it_goes_in_a_cycle_with_its_engine():
         warnings.simplefilter("ignore", ResourceWarning)  # of the engine, which nobody has closed
         gc.collect()
     assert Freed.out == 0
+
+
+@pytest.mark.parametrize("content", [np.zeros((1, 3), np.float32), np.zeros((), np.float32), np.zeros((2, 3)), 0])
+def test_fill_takes_no_other_shape_or_type(engine, content):
+    tensor = gp.Tensor(gp.LogicalTensor(0, "f32", (2, 3)), engine, np.ones((2, 3), np.float32))
+    with pytest.raises(gp.InvalidArgumentError, match=r"accepted: float32 \(2, 3\)"):
+        tensor.fill(content)
+    assert tensor.numpy().all()

@@ -52,3 +52,52 @@ def test_sizes_that_come_as_a_tensor():
     assert interpolated(4, 2)[0, 0].tolist() == [[0, 1], [0, 1], [2, 3], [2, 3]]
     with pytest.raises(InvalidShapeError):
         interpolated(3, 2)
+
+
+ROWS = gp.LogicalTensor(0, "f32", (1, 1, 4, 1)), gp.LogicalTensor(1, "s32", (2,))
+
+
+def interpolation(out):
+    """A partition whose output's last two sizes only the content of an input tells, if `out` leaves them open."""
+    return gp.Partition.from_op(gp.Op(0, "Interpolate", ROWS, [out], mode="nearest", data_format="NCX"))
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_outputs_that_do_not_fit_are_refused_unwritten(is_open):
+    out = gp.LogicalTensor(2, "f32", None if is_open else (1, 1, 4, 1))
+    rows = np.arange(4, dtype=np.float32).reshape(1, 1, 4, 1)
+    readonly = np.zeros((1, 1, 4, 1), np.float32)
+    readonly.flags.writeable = False
+    with gp.Engine(threads=1) as engine, gp.Engine(threads=1) as other:
+        compiled = interpolation(out).compile(ROWS, [out], engine)
+        sources = [
+            gp.Tensor(lt, engine, data) for lt, data in zip(ROWS, [rows, np.array([4, 1], np.int32)], strict=True)
+        ]
+
+        def refuses(error, message, dtype, array, on=engine):
+            before, target = array.copy(), gp.Tensor(gp.LogicalTensor(2, dtype, array.shape), on, array)
+            with pytest.raises(error, match=message):
+                compiled.execute(gp.Stream(engine), sources, [target])
+            assert np.array_equal(array, before)
+
+        refuses(InvalidShapeError, "is not what was compiled", "s32", np.zeros((1, 1, 4, 1), np.int32))
+        refuses(gp.InvalidArgumentError, r"4, 5\)", "f32", np.zeros((1, 1, 4, 5), np.float32))  # would broadcast
+        refuses(gp.StateError, "belongs to", "f32", np.zeros((1, 1, 4, 1), np.float32), on=other)
+        refuses(gp.InvalidArgumentError, "shares memory with tensor 0", "f32", rows)
+        refuses(gp.InvalidArgumentError, "read-only", "f32", readonly)
+
+
+def test_outputs_that_share_memory_are_refused():
+    dst, x, scale = (gp.LogicalTensor(i, "f32", shape) for i, shape in enumerate([(4, 3), (4, 3), (3,)]))
+    outs = [gp.LogicalTensor(3, "f32", (4, 3)), gp.LogicalTensor(4, "f32", (3,)), gp.LogicalTensor(5, "f32", (3,))]
+    mean = [gp.LogicalTensor(i, "f32", (3,)) for i in (6, 7)]
+    op = gp.Op(0, "BatchNormTrainingBackward", [x, dst, *mean, scale], outs, epsilon=1e-5, data_format="NXC")
+    with gp.Engine(threads=1) as engine:
+        compiled = gp.Partition.from_op(op).compile(op.inputs, outs, engine)
+        sources = [gp.Tensor(lt, engine, np.ones(lt.shape, np.float32)) for lt in op.inputs]
+        memory = np.zeros(5, np.float32)
+        arrays = [np.zeros((4, 3), np.float32), memory[:3], memory[2:]]
+        targets = [gp.Tensor(lt, engine, array) for lt, array in zip(outs, arrays, strict=True)]
+        with pytest.raises(gp.InvalidArgumentError, match="tensor 5 shares memory with tensor 4"):
+            compiled.execute(gp.Stream(engine), sources, targets)
+        assert not memory.any()
