@@ -312,6 +312,9 @@ class Session:
             least = min(self._lengths(), default=0)
             if not isinstance(length, int) or not 0 <= length <= least:
                 raise InvalidArgumentError(explain("length", accepted=f"0 .. {least}", got=brief(length)))
+            if not length:
+                self._content = _EMPTY
+                return
             shapes = {
                 state.input: tuple(
                     length if axis in state.growing else size
@@ -319,7 +322,7 @@ class Session:
                 )
                 for state in self._held.states
             }
-            self._content = StateContent(shapes, self._content.sides) if length else _EMPTY
+            self._content = StateContent(shapes, self._content.sides)
 
     def fork(self) -> Session:
         """Another session with the same states, as for each beam of a search.

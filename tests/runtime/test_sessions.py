@@ -262,6 +262,14 @@ def test_truncated_positions_are_forgotten(model, session):
     check(session.run(words(1, 3, batch=2)[0]), ByHand(model, STATES, ATTENTION, 2).run(words(1, 3, batch=2)[0]))
 
 
+def test_sessions_without_positions_are_truncated_to_none(session):
+    for _ in range(2):
+        session.truncate(0)
+        assert session.length == 0
+        assert session.shapes == {}
+        session.run(words(1)[0])
+
+
 def test_what_does_not_grow_is_not_truncated(engine):
     case, pairs = PAIRS["mixed"]
     with case.load(engine) as model, model.session(pairs, capacity_of(case)) as session:
