@@ -227,11 +227,7 @@ class Partition:
         for tensor in given_inputs:
             self._check_input(tensor, allows_unknown_dims=dynamic is not None)
         for tensor in given_outputs:
-            if tensor.layout is LayoutType.UNDEF:
-                raise InvalidArgumentError(
-                    explain(f"output tensor {tensor.id}: layout", accepted="strided, any or opaque", got="undef"),
-                    tensor_id=tensor.id,
-                )
+            self._check_output(tensor)
         is_known = all(tensor.is_shape_known for tensor in given_inputs)
         make = self._backend.compile if is_known or dynamic is None else dynamic
         return make(self, given_inputs, given_outputs, engine, **modes)
@@ -341,6 +337,26 @@ class Partition:
                 ),
                 tensor_id=tensor.id,
             )
+
+    def _check_output(self, tensor: LogicalTensor) -> None:
+        if tensor.layout is LayoutType.UNDEF:
+            raise InvalidArgumentError(
+                explain(f"output tensor {tensor.id}: layout", accepted="strided, any or opaque", got="undef"),
+                tensor_id=tensor.id,
+            )
+        if tensor.layout is LayoutType.STRIDED and tensor.is_shape_known and not tensor.varies and tensor.size:
+            reach, strides = 0, tensor.strides or ()
+            for stride, dim in sorted(zip(strides, tensor.shape or (), strict=True)):
+                if dim > 1 and stride <= reach:
+                    raise InvalidShapeError(
+                        explain(
+                            f"output tensor {tensor.id}: strides",
+                            accepted="elements apart, each stride above what those below it reach",
+                            got=f"strides {strides}, shape {tensor.shape}",
+                        ),
+                        tensor_id=tensor.id,
+                    )
+                reach += stride * max(dim - 1, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles by content; the copy has an id of its own, and the backend of the same name where it is loaded."""

@@ -234,7 +234,7 @@ class Model(Ranked):
         """
         from .request_batches import Padding, run_side_by_side
 
-        jobs = list(requests)
+        jobs: list[Any] = list(requests) if hasattr(requests, "__iter__") else [requests]
         for job in jobs:
             check_is_mapping("requests: each of them", job, "names of inputs as keys, and arrays for them")
         if mask is None:

@@ -148,6 +148,22 @@ def test_closing_the_engine_closes_and_frees(matmul, engine, stream, arrays):
     assert engine.stats().current_nbytes == 0
 
 
+@pytest.mark.parametrize(("shape", "strides"), [((4, 4), (0, 1)), ((4, 4), (3, 1)), ((4, 4), (3, 2)), ((2, 2), (1, 1))])
+def test_outputs_whose_elements_share_memory_are_refused(engine, shape, strides):
+    partition = gp.Partition.from_op(gp.Op(0, "ReLU", [lt(0, shape)], [lt(1, shape)]))
+    with pytest.raises(gp.InvalidShapeError, match="output tensor 1: strides; accepted: elements apart"):
+        partition.compile([lt(0, shape)], [lt(1, shape).replace(strides=strides)], engine)
+
+
+@pytest.mark.parametrize(("shape", "strides"), [((4, 1), (1, 0)), ((0, 4), (0, 0)), ((4, 3), (1, 5)), ((2, 3), (1, 2))])
+def test_outputs_whose_elements_are_apart(engine, stream, shape, strides):
+    partition = gp.Partition.from_op(gp.Op(0, "ReLU", [lt(0, shape)], [lt(1, shape)]))
+    with partition.compile([lt(0, shape)], [lt(1, shape).replace(strides=strides)], engine) as compiled:
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        [y] = compiled.execute(stream, [gp.Tensor(lt(0, shape), engine, x)])
+        assert np.array_equal(y.numpy(), x)
+
+
 def test_overlapping_outputs_are_refused(engine, stream):
     partition = gp.Partition.from_op(gp.Op(0, "StaticTranspose", [lt(0, (4, 4))], [lt(1, (4, 4))], order=[1, 0]))
     with partition.compile([lt(0, (4, 4))], [lt(1, (4, 4))], engine) as compiled:

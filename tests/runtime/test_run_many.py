@@ -73,6 +73,8 @@ def test_requests_of_all_shapes_come_back_in_order(threads):
         check(model.run_many(requests), wanted)
         check(model.run_many(iter(requests[:1])), wanted[:1])
         assert model.run_many([]) == []
+        with pytest.raises(gp.InvalidArgumentError, match=r"requests: each of them.* got: int"):
+            model.run_many(3)
 
 
 def test_lengths_are_filled_up_where_a_mask_hides_it(engine):
