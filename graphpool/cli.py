@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         print(f"graphpool: {printable(what)}", file=sys.stderr)
         return 2
-    except GraphpoolError as error:
+    except (GraphpoolError, MemoryError) as error:
         print(f"graphpool: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

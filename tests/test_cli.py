@@ -189,6 +189,7 @@ def test_info(capsys):
         ),
         (["run", CNN, "--shape", "batch=2", "--save", "/no-such-folder/a"], "/no-such-folder/a.npz: No such file"),
         (["run", CNN, "--inputs", __file__], "accepted: an .npz file; got: File is not a zip file"),
+        (["predict", CNN, "--shape", f"batch={10**15}"], "Unable to allocate 455. PiB for an array with shape"),
         (["serve", CNN, "--port", "99999"], "port; accepted: an int from 0 to 65535; got: 99999"),
         (["trace", CNN, "--shape", "batch=2", "--out", "/"], "/: Is a directory"),
         (["demo", "--memory-limit", "lots"], "not a size"),

@@ -55,7 +55,7 @@ def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = Non
             continue
         dtype = port.dtype.numpy
         is_float = np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
-        inputs[port.name] = (rng.standard_normal(dims) if is_float else np.zeros(dims)).astype(dtype)
+        inputs[port.name] = rng.standard_normal(dims).astype(dtype) if is_float else np.zeros(dims, dtype)
     return inputs
 
 
