@@ -326,6 +326,7 @@ class Partition:
                 ),
                 tensor_id=tensor.id,
             )
+        _check_strides(tensor, "input")
         if tensor.layout is LayoutType.UNDEF or (
             tensor.layout is LayoutType.ANY and tensor.property is not PropertyType.CONSTANT
         ):
@@ -344,6 +345,7 @@ class Partition:
                 explain(f"output tensor {tensor.id}: layout", accepted="strided, any or opaque", got="undef"),
                 tensor_id=tensor.id,
             )
+        _check_strides(tensor, "output")
         if tensor.layout is LayoutType.STRIDED and tensor.is_shape_known and not tensor.varies and tensor.size:
             reach, strides = 0, tensor.strides or ()
             for stride, dim in sorted(zip(strides, tensor.shape or (), strict=True)):
@@ -398,6 +400,19 @@ def _restore(
     partition = Partition(kind, ops, GraphView(ops), backends.get(backend_name or ""), engine_kind, fpmath, prefer)
     partition.input_ports, partition.output_ports = input_ports, output_ports
     return partition
+
+
+def _check_strides(tensor: LogicalTensor, side: str) -> None:
+    if tensor.strides is not None and not tensor.is_shape_known:  # those of the shape that is found later are dense
+        raise InvalidShapeError(
+            explain(
+                f"{side} tensor {tensor.id}: strides",
+                accepted="none while dimensions are unknown",
+                got=f"strides {tensor.strides}, shape {describe_shape(tensor.shape)}",
+                hint="give all dimensions, or leave the strides out",
+            ),
+            tensor_id=tensor.id,
+        )
 
 
 def _tensors(side: str, given: Iterable[LogicalTensor]) -> tuple[LogicalTensor, ...]:

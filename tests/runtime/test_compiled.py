@@ -155,6 +155,16 @@ def test_outputs_whose_elements_share_memory_are_refused(engine, shape, strides)
         partition.compile([lt(0, shape)], [lt(1, shape).replace(strides=strides)], engine)
 
 
+def test_strides_of_unknown_dimensions_are_refused(engine):
+    partition = gp.Partition.from_op(gp.Op(0, "ReLU", [lt(0, (gp.UNKNOWN_DIM, 4))], [lt(1, None)]))
+    strided = [lt(i, (gp.UNKNOWN_DIM, 4), strides=(8, 1)) for i in range(2)]
+    for x in (lt(0, (gp.UNKNOWN_DIM, 4)), lt(0, (3, 4))):
+        with pytest.raises(gp.InvalidShapeError, match="output tensor 1: strides; accepted: none while"):
+            partition.compile([x], [strided[1]], engine)
+    with pytest.raises(gp.InvalidShapeError, match="input tensor 0: strides; accepted: none while"):
+        partition.compile([strided[0]], [lt(1, (gp.UNKNOWN_DIM, 4))], engine)
+
+
 @pytest.mark.parametrize(("shape", "strides"), [((4, 1), (1, 0)), ((0, 4), (0, 0)), ((4, 3), (1, 5)), ((2, 3), (1, 2))])
 def test_outputs_whose_elements_are_apart(engine, stream, shape, strides):
     partition = gp.Partition.from_op(gp.Op(0, "ReLU", [lt(0, shape)], [lt(1, shape)]))
