@@ -14,7 +14,7 @@ from graphpool.typing import UNKNOWN_DIM
 
 from ._compiled import SCRATCH_MODES, WEIGHTS_MODES, CompiledPartition, _recompile
 from ._form_cache import FormCache
-from ._tensor import Tensor
+from ._tensor import Tensor, as_tensors
 from .resizable_form import ResizableForm
 from .scheduling import parse_options
 from .shared_arenas import SharedArenas
@@ -133,7 +133,7 @@ class DynamicPartition:
             A tensor has another rank or other fixed dimensions than `inputs`, or the shapes contradict one another;
             nothing was run. The others as `Partition.compile` and `CompiledPartition.execute` raise them.
         """
-        tensors = tuple(inputs)
+        tensors = as_tensors(inputs)
         use = self._enter_for(tensors)
         runs = 0
         try:
@@ -165,7 +165,7 @@ class DynamicPartition:
         InvalidShapeError
             As `execute`.
         """
-        use = self._enter_for(tuple(inputs))
+        use = self._enter_for(as_tensors(inputs))
         self._leave(use)
         compiled: CompiledPartition = use.executable.compiled
         return compiled

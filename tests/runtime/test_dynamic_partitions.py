@@ -113,6 +113,9 @@ def test_what_does_not_fit_is_refused_by_name(engine, shape):
         wrong = gp.Tensor(job.x.replace(shape=shape), engine)
         with pytest.raises(gp.InvalidShapeError, match=r"input tensor 0; accepted: .*\(\?, 3, \?, \?\)"):
             compiled.execute(stream, [wrong, *job.weights])
+        for call in (compiled.specialise, lambda junk: compiled.execute(stream, junk)):
+            with pytest.raises(gp.InvalidArgumentError, match="tensors; accepted: a sequence of Tensors; got: 5"):
+                call(5)
         with pytest.raises(gp.InvalidArgumentError, match="no input tensor with id 0"):
             compiled.execute(stream, job.weights)
         for what in (job.x, 3, None):

@@ -10,7 +10,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError
 from graphpool.fork import Locked
 
 from .._program import FIRST_EXTERNAL
-from .._tensor import Tensor
+from .._tensor import Tensor, as_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,7 +154,7 @@ class _DevicePartition(Locked):
     def _match(self, tensors: Sequence[Tensor], ports: Sequence[LogicalTensor], side: str) -> list[Tensor]:
         """The tensors of a side, checked, in the order of its ports."""
         by_id: dict[int, Tensor] = {}
-        for tensor in tensors:
+        for tensor in as_tensors(tensors):
             if type(tensor) is not Tensor:
                 raise InvalidArgumentError(explain("not a tensor", accepted="graphpool.Tensor", got=brief(tensor)))
             by_id.setdefault(tensor.lt.id, tensor)
