@@ -371,6 +371,12 @@ class NodeView:
             label, op = self.node.label, self.node.op_type
             raise InvalidNode(explain(f"node {label!r} ({op}): {what}", accepted=accepted, got=got), node=label)
 
+    def axis(self, default: int, rank: int, *, may_end: bool = False) -> int:
+        """Attribute ``axis`` of a tensor of this rank, counted from the front; one behind the last if it `may_end`."""
+        axis: int = self.attr("axis", default)
+        self.require(-rank <= axis < rank + may_end, "an axis that there is not")
+        return axis + rank if axis < 0 else axis
+
     def allow_table(self, nbytes: int) -> None:
         """Raise LimitError unless a table that stands for the node may have so many bytes, those of its making too."""
         node = self.node.label

@@ -38,8 +38,8 @@ def _reshape(n: NodeView) -> Value:
 
 
 def _flatten(n: NodeView) -> Value:
-    shape, axis = n[0].shape, n.attr("axis", 1)
-    axis = axis + len(shape) if axis < 0 else axis
+    shape = n[0].shape
+    axis = n.axis(1, len(shape), may_end=True)
     return n.reshape(n[0], (prod(shape[:axis]), prod(shape[axis:])))
 
 
@@ -68,7 +68,7 @@ def _transpose(n: NodeView) -> Value:
 
 
 def _concat(n: NodeView) -> Value:
-    return n.join([n[k] for k in range(len(n.inputs))], n.attr("axis", 1))
+    return n.join([n[k] for k in range(len(n.inputs))], n.axis(1, len(n[0].shape)))
 
 
 def _depth_to_space(n: NodeView) -> Value:
@@ -167,7 +167,7 @@ _EXACT = (DataType.F32, DataType.F16, DataType.BF16)
 def _tensor_scatter(n: NodeView) -> Value:
     """The cache with an update put in from an index of each batch entry on."""
     past, update = n[0], n[1]
-    axis = n.attr("axis", -2) % len(past.shape)
+    axis = n.axis(-2, len(past.shape))
     row = n.builder.numbers(0, update.shape[axis], axis, len(past.shape) - axis - 1)
     places = n.cast(row, DataType.S64)
     if n.has(2):

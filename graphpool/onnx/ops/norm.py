@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
 
-def _axis(n: NodeView, default: int, rank: int) -> int:
-    axis = n.attr("axis", default)
-    return int(axis + rank if axis < 0 else axis)
-
-
 def _batch_norm(n: NodeView) -> list[Value]:
     if n.attr("training_mode", 0):
         return _batch_norm_of_batch(n)
@@ -40,7 +35,7 @@ def _batch_norm_of_batch(n: NodeView) -> list[Value]:
 
 
 def _layer_norm(n: NodeView) -> list[Value]:
-    axis = _axis(n, -1, len(n[0].shape))
+    axis = n.axis(-1, len(n[0].shape))
     beta = n[2] if n.has(2) else None
     return layer_norm(n, n[0], n[1], beta, axis=axis, epsilon=n.attr("epsilon", 1e-5), with_stats=n.used_outputs > 1)
 
@@ -73,7 +68,7 @@ def _normalise_groups(n: NodeView, gamma: Value, beta: Value, groups: int) -> Va
 
 
 def _rms_norm(n: NodeView) -> Value:
-    axis = _axis(n, -1, len(n[0].shape))
+    axis = n.axis(-1, len(n[0].shape))
     return n.emit("RMSNorm", n[0], n[1], begin_norm_axis=axis, epsilon=n.attr("epsilon", 1e-5))
 
 
@@ -96,7 +91,7 @@ def _mean_variance_norm(n: NodeView) -> Value:
 def _softmax(kind: str) -> Callable[[NodeView], Value]:
     def convert(n: NodeView) -> Value:
         shape = n[0].shape
-        axis = _axis(n, 1 if n.opset < 13 else -1, len(shape))
+        axis = n.axis(1 if n.opset < 13 else -1, len(shape))
         if n.opset >= 13 or axis == len(shape) - 1:
             return n.emit(kind, n[0], axis=axis)
         # before opset 13 all dimensions from the axis on were normalised together
@@ -111,7 +106,7 @@ def _hardmax(n: NodeView) -> Value:
     shape = n[0].shape
     if 0 in shape:
         return n[0]
-    axis = n.attr("axis", 1 if n.opset < 13 else -1) % len(shape)
+    axis = n.axis(1 if n.opset < 13 else -1, len(shape))
     x = n[0] if n.opset >= 13 else n.reshape(n[0], (prod(shape[:axis]), prod(shape[axis:])))
     axis = axis if n.opset >= 13 else 1
     place = n.emit_several("ArgMax", [DataType.S64], x, axis=axis, keep_dims=False)[0]

@@ -47,7 +47,7 @@ def _skip_rms_norm(n: NodeView) -> list[Value | None]:
 def _rms_norm(n: NodeView) -> list[Value]:
     """RMSNorm, and the inverse root of the mean square where it is read."""
     x, epsilon = n[0], n.attr("epsilon", 1e-5)
-    axis = n.attr("axis", -1) % len(x.shape)
+    axis = n.axis(-1, len(x.shape))
     result = n.emit("RMSNorm", x, n[1], begin_norm_axis=axis, epsilon=epsilon)
     if not n.gives(1):
         return [result]

@@ -24,6 +24,15 @@ def test_flatten(axis):
     assert check_against_evaluator(*node_model("Flatten", [X], axis=axis)) == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "axis"), [("Flatten", 5), ("Flatten", -5), ("Concat", 4), ("Hardmax", 4), ("Hardmax", -5)]
+)
+def test_axes_that_there_are_not(kind, axis):
+    model, _ = node_model(kind, [X], axis=axis)
+    with pytest.raises(gp.InvalidShapeError, match=f"'the_{kind}' .*axis"):
+        gp.onnx.load(model)
+
+
 def test_squeeze_and_unsqueeze():
     assert check_against_evaluator(*node_model("Squeeze", [X])) == 0
     assert check_against_evaluator(*node_model("Squeeze", [X, ints(-1)])) == 0
