@@ -15,8 +15,8 @@ from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.limits import Limits
 from graphpool.mapped_file import check_mapping
-from graphpool.memory._arrays import ArrayAllocator
 from graphpool.runtime import Engine, Model
+from graphpool.runtime.load_room import LoadRoom
 from graphpool.runtime.model import WEIGHTS_MODES
 from graphpool.runtime.model_memory import check_priority
 from graphpool.runtime.scheduling import parse_options
@@ -181,27 +181,28 @@ def load(
 @collection_paused()
 def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping[str, Any]) -> Model:
     """A model of what is read; what was taken is given back where that fails."""
-    loading = ArrayAllocator(engine.host_budget, "loading")
-    specialiser = loading.call(read)
-    loading.hand_over()  # constants are charged as such
+    room, model = LoadRoom(engine.host_budget, "loading"), None
+    specialiser = room.call(read)
     head = specialiser.head
-    model = Model(
-        head.inputs,
-        head.outputs,
-        specialiser,
-        engine,
-        deciding=head.deciding,
-        owns_engine=owned,
-        name=head.name,
-        metadata=head.metadata,
-        **options,
-    )
-    if model.is_static:
-        try:
-            model.specialise()
-        except BaseException:
+    try:
+        with room.refusing():
+            model = Model(
+                head.inputs,
+                head.outputs,
+                specialiser,
+                engine,
+                deciding=head.deciding,
+                owns_engine=owned,
+                name=head.name,
+                metadata=head.metadata,
+                **options,
+            )
+            if model.is_static:
+                model.specialise()
+    except BaseException:
+        if model is not None:
             model.close()
-            raise
+        raise
     return model
 
 

@@ -13,7 +13,7 @@ from ._ndarray cimport GP_ALIGNED, GP_C_CONTIGUOUS, fields_of, gp_array, has_sha
 from numpy import dtype, may_share_memory, ndarray
 
 from graphpool import spans
-from graphpool.errors import GraphpoolError, InvalidArgumentError, explain
+from graphpool.errors import GraphpoolError, InvalidArgumentError, OutOfMemoryError, explain
 from graphpool.log import error_log, execute_log, profile_log
 
 from .model_port import as_input, check_is_mapping, check_names, refuse_index
@@ -189,6 +189,11 @@ cdef class ModelRun:
 
     def in_turn(self, work, *given):
         """What a job returns that waits for memory, where the engine's queue lets it."""
+        try:
+            return self.queue.run(work, self._between_runs_nbytes, *given)
+        except OutOfMemoryError as error:
+            if not self.make_room(error):
+                raise
         return self.queue.run(work, self._between_runs_nbytes, *given)
 
     def _run(self, dict arrays, outputs):

@@ -443,6 +443,11 @@ class Executable(ResizableForm):
         """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""
         return self.runner.check_room(outputs)
 
+    def check_run(self) -> None:
+        """Raise `OutOfMemoryError` if the budget can never hold a run, its results included."""
+        first = self._first or self
+        first._engine.budget.check(self.run_nbytes, holder=first._name, awaits_leases=not is_inner())
+
     # ---- memory
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 from graphpool import spans
 from graphpool._collection import collection_paused
 from graphpool._dataclasses import dataclass
-from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 from graphpool.log import compile_log, execute_log, profile_log
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.memory._budget import IDLE_PRIMITIVES
@@ -26,6 +26,7 @@ from .constant_part import check_files
 from .declared_shapes import DeclaredShapes
 from .executable import Executable
 from .form_record import UnwritableError
+from .load_room import LoadRoom, load_charged
 from .mapped_reads import NO_READS, MappedReads
 from .memory_peak import MemoryPeak
 from .model_memory import ModelMemory, shared_nbytes
@@ -190,6 +191,17 @@ class ModelForms(ModelRun):
         profile_log.info("%s: ran for %s in %.3g ms, arena %d bytes", self.name, shapes, ms, arena_nbytes)
         return results
 
+    def make_room(self, error: OutOfMemoryError) -> bool:
+        """Give up what was compiled for other shapes if a form of its own finds room without that; whether it was done.
+
+        A form for these shapes alone takes no programs beside its own: it has to do where nothing else fits.
+        """
+        least = error.fields.get("smallest_limit")
+        if least is None or self.declared is not None:
+            return False
+        missing_nbytes = least - self._engine.budget.limit
+        return 0 < missing_nbytes <= self.memory.variable_nbytes and self.memory.give_up_programs()
+
     def repeat(self, arrays: dict[str, Any], work: Callable[[Executable, Any], None]) -> None:
         """Hand the form for these inputs, made if need be, and them, to what makes trips of a loop on it."""
         use, runs = self.enter(arrays), 0
@@ -340,22 +352,26 @@ class ModelForms(ModelRun):
                 how = is_planned, variable, self._engine, self._options, self._weights
                 request = FormRequest(shapes, deciding, *how)
             stored = None if request is None else self._recall(request)
+            room = LoadRoom(self._engine.host_budget, f"loading of {self.name}")
             if stored is None:
-                form, steps = self._specialise(shapes, deciding), None
+                form, steps = self._specialise(shapes, deciding, room), None
             else:
                 form, steps, variable = stored
             shared = self._bound, self.name, self._options, self._weights, self._packed, self._results
             held = None if states is None else states.sized(shapes)
-            made = Executable(
-                form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned, steps,
-                None if request is None else request.key,
-            )  # fmt: skip
+            made = None
             try:
+                with room.refusing():
+                    made = Executable(
+                        form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned, steps,
+                        None if request is None else request.key,
+                    )  # fmt: skip
                 made.inner_bound(prepares=True)
                 if not is_planned:  # of those that are it is done when all are there
                     self._settle(made)
             except BaseException:
-                made.close()
+                if made is not None:
+                    made.close()
                 raise
         if request is not None and stored is None and isinstance(self.specialise, StoredSpecialiser):
             self.specialise.keep(request, made)
@@ -365,20 +381,21 @@ class ModelForms(ModelRun):
         """The form if some process has stored it; None if it has to be compiled."""
         if not isinstance(self.specialise, StoredSpecialiser):
             return None
-        loading = ArrayAllocator(self._engine.host_budget, f"loading of {self.name}")
-        found = loading.call(self.specialise.recall, request, self._specialise)
-        loading.hand_over()  # constants are charged as such
-        return found
+        return self._load_charged(self.specialise.recall, request, self._specialise)
+
+    def _load_charged(self, function: Callable[..., V], *given: object) -> V:
+        return load_charged(self._engine.host_budget, f"loading of {self.name}", function, *given)
 
     @staticmethod
     def _reads_of(*forms: Executable) -> MappedReads:
         return MappedReads.joined(form.mapped_reads() for form in forms)
 
-    def _specialise(self, shapes: Mapping[str, Any], deciding: Mapping[str, Any]) -> ModelForm:
+    def _specialise(
+        self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], room: LoadRoom | None = None
+    ) -> ModelForm:
         """What the importer makes of these shapes; what it runs inside shares the model's engine."""
-        loading = ArrayAllocator(self._engine.host_budget, f"loading of {self.name}")
-        form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
-        loading.hand_over()  # constants are charged as such
+        call = self._load_charged if room is None else room.call
+        form = call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
         for inner in form.inner:
             inner.attach(
                 engine=self._engine, capacity=self.arguments["capacity"], schedule=self._options.policy,

@@ -16,7 +16,7 @@ from graphpool.fork import Locked
 from ._counters import UseCount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from ._form_cache import FormCache
     from ._result_arrays import ResultArrays
@@ -261,11 +261,20 @@ class ModelMemory(Locked):
 
     def _keep_source(self, forms: list[Executable]) -> None:
         """Keep charged what stays in memory so that forms can be made again, which those hold that are given up."""
-        nbytes_of = self._order.constants.nbytes_of
-        stays = {id(content) for content in getattr(self._specialise, "lasting", lambda: ())()}
-        held = {id(value): value for form in forms for value in form.form.constants.values()}
-        self._hold_source([v for key, v in held.items() if key in stays and nbytes_of(v)])
+        nbytes_of, stays = self._order.constants.nbytes_of, self._lasting()
+        self._hold_source([v for key, v in _constants_of(forms).items() if key in stays and nbytes_of(v)])
         self._undo()
+
+    def _lasting(self) -> set[int]:
+        """Identities of the constants that stay in memory whatever is given up."""
+        return {id(content) for content in getattr(self._specialise, "lasting", lambda: ())()}
+
+    @property
+    def variable_nbytes(self) -> int:
+        """Programs of which those for other shapes are made, and the numbers that go with them. Unit: bytes."""
+        forms, stays, nbytes_of = list(self._variable), self._lasting(), self._order.constants.nbytes_of
+        numbers = sum([nbytes_of(value) for key, value in _constants_of(forms).items() if key not in stays])
+        return numbers + sum([form.own_nbytes for form in forms])
 
     def _hold_source(self, contents: list[Any]) -> None:
         """Hold these, which are charged by others now, instead of what was held."""
@@ -354,6 +363,11 @@ def check_priority(priority: Any) -> float:
         return float(priority)
     hint = "model.pin() keeps all that a model has"
     raise InvalidArgumentError(explain("priority", accepted="a finite number above 0", got=repr(priority), hint=hint))
+
+
+def _constants_of(forms: Iterable[Executable]) -> dict[int, Any]:
+    """Contents of constants by identity."""
+    return {id(value): value for form in forms for value in form.form.constants.values()}
 
 
 def shared_nbytes(forms: Sequence[Executable]) -> tuple[int, int, int]:

@@ -94,6 +94,9 @@ class ResizableForm(Locked, SharesFirst):
         """Why `resized` gives no form for these shapes, for people."""
         return "fixed sizes" if self._variable is None else self._variable.refusal(shapes)
 
+    def check_run(self) -> None:
+        """Raise `OutOfMemoryError` where the engine's budget can never hold what a run takes, its results included."""
+
     def _become(self, first: Self, is_borrowed: bool) -> None:
         """Be one for other sizes, of the first, which counts it already."""
         self._variable, self._first, self._is_closed, self.is_borrowed = None, first, False, is_borrowed

@@ -118,7 +118,7 @@ class VariableForms(Generic[Form]):
         try:
             made = self._compile({**self._dims, **more_dims}, shapes, deciding, compile_form)
             try:
-                found = made.resized(sizes)
+                found = self._checked(made.resized(sizes))
             except BaseException:
                 made.close()
                 raise
@@ -130,6 +130,17 @@ class VariableForms(Generic[Form]):
                 return found
         self.compilations += 1
         return compile_form(shapes, deciding, None)
+
+    @staticmethod
+    def _checked(made: Form | None) -> Form | None:
+        """A form that was made of a new one, if its runs find room beside that: one of its own takes less."""
+        if made is not None:
+            try:
+                made.check_run()
+            except BaseException:
+                made.close()
+                raise
+        return made
 
     def _note(self, reason: str) -> None:
         self.respecialisations.append(reason)

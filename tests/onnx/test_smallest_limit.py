@@ -1,0 +1,104 @@
+"""The limit that a refused load or run names: it suffices, whatever ran before, and one byte less does not."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import graphpool as gp
+from graphpool.runtime import load_room
+
+RNG = np.random.default_rng(0)
+X = {"x": RNG.standard_normal((3, 64)).astype(np.float32)}
+
+
+def model_of(nodes, weights, rows="rows"):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 64])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "tiny", [x], [y], tensors)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def folded(rows="rows"):
+    """Weights that loading computes, in several steps."""
+    a, b = (RNG.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
+    nodes = [
+        helper.make_node("Add", ["a", "b"], ["c"]), helper.make_node("Mul", ["c", "b"], ["d"]),
+        helper.make_node("MatMul", ["x", "d"], ["h"]), helper.make_node("Softmax", ["h"], ["y"]),
+    ]  # fmt: skip
+    return model_of(nodes, {"a": a, "b": b}, rows)
+
+
+def trees():
+    """Lists that reading takes to tables."""
+    n = 2001
+    inner = np.arange(n) < n // 2
+    lists = {
+        "nodes_modes": np.where(inner, "BRANCH_LEQ", "LEAF"), "nodes_values": RNG.standard_normal(n),
+        "nodes_featureids": RNG.integers(0, 64, n), "nodes_treeids": np.zeros(n, int), "nodes_nodeids": np.arange(n),
+        "nodes_truenodeids": np.where(inner, 2 * np.arange(n) + 1, 0),
+        "nodes_falsenodeids": np.where(inner, 2 * np.arange(n) + 2, 0),
+        "target_treeids": np.zeros(n - n // 2, int), "target_nodeids": np.arange(n // 2, n),
+        "target_ids": np.zeros(n - n // 2, int), "target_weights": RNG.standard_normal(n - n // 2),
+    }  # fmt: skip
+    given = {name: value.tolist() for name, value in lists.items()}
+    return model_of(
+        [helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, **given)], {}
+    )
+
+
+MODELS = {"folded": folded(), "folded, static": folded(3), "trees": trees()}
+
+
+def refusal(model, limit):
+    """What is refused within a limit, the load or the run, and the limit that is named; None if nothing is."""
+    try:
+        loaded = gp.onnx.load(model, threads=1, memory_limit=limit)
+    except gp.OutOfMemoryError as error:
+        return "load", error.smallest_limit
+    with loaded:
+        try:
+            loaded.run(X)
+        except gp.OutOfMemoryError as error:
+            return "run", error.smallest_limit
+        assert loaded.engine.budget.peak <= limit
+    return None
+
+
+@pytest.mark.parametrize("source", ["bytes", "proto"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_first_refusal_names_a_limit_that_suffices(name, source):
+    model = MODELS[name].SerializeToString() if source == "bytes" else MODELS[name]
+    what, least = refusal(model, 1)
+    named = [least]
+    if what == "load" and refusal(model, least) is not None:  # the sizes of a run are not known before
+        what, least = refusal(model, least)
+        assert what == "run"
+        named.append(least)
+    for limit in (least // 9, least // 2, least - 1):
+        assert refusal(model, limit)[1] in named
+    assert refusal(model, least - 1)[1] == least
+    assert refusal(model, least) is None
+
+
+def test_a_load_that_would_take_too_much_beyond_the_limit_names_what_it_asked_for(monkeypatch):
+    monkeypatch.setattr(load_room, "MOST_BEYOND_NBYTES", 100)
+    with pytest.raises(gp.OutOfMemoryError, match="asked by loading") as caught:
+        gp.onnx.load(MODELS["folded, static"], threads=1, memory_limit=1)
+    error = caught.value
+    assert error.smallest_limit == error.in_use + error.requested < 100
+
+
+def test_what_ran_before_takes_nothing_from_a_limit_that_suffices():
+    x = {"x": RNG.standard_normal((400, 64)).astype(np.float32)}
+    with (
+        gp.onnx.load(MODELS["folded"], threads=1, memory_limit=40_000) as model,
+        pytest.raises(gp.OutOfMemoryError) as caught,
+    ):
+        model.run(x)
+    with gp.onnx.load(MODELS["folded"], threads=1, memory_limit=caught.value.smallest_limit) as model:
+        small = model.run(X)["y"].copy()
+        model.run(x)
+        np.testing.assert_array_equal(model.run(X)["y"], small)
+        assert model.engine.budget.peak <= caught.value.smallest_limit
