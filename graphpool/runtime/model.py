@@ -75,7 +75,8 @@ class Model(Ranked):
         model then keeps the packed weights alone, whatever becomes of the cache. `read_weight` unpacks it.
     shapes : mapping of str to int, (int, int) or sequence, optional
         The shapes to come, such as ``{"batch": (1, 8), "tokens": (1, 512)}``: for a named dimension a number or a
-        range, both ends included; for an input one of these for each dimension. With all sizes declared, and no
+        range, both ends included; for an input one of these for each dimension, or a name, which says that sizes are
+        equal (``{"rows": (1, 9), "age": ("rows", 1), "job": ("rows", 1)}``). With all sizes declared, and no
         `deciding` inputs, the model is compiled at once, one plan of memory holds for all shapes, `predict_peak` tells
         the most that any of them takes, and what does not fit the engine's limit is refused now.
     metadata : object, optional

@@ -95,7 +95,8 @@ class ShapeRanges:
     ----------
     declared : mapping of str to int, (int, int) or sequence
         By the name of a dimension a number or a range, both ends included; by the name of an input one of them for each
-        dimension, or None for one of which nothing is said here. A name that is both is the dimension's.
+        dimension, a name for one that has the same size wherever that name stands, or None for one of which nothing is
+        said here. A name that is both is the dimension's.
     ports : sequence of ModelPort
         The inputs.
 
@@ -121,6 +122,7 @@ class ShapeRanges:
         self.spans: dict[Key, Span] = {}
         self._ports = {port.name: port for port in ports}
         self._keys = {port.name: None if port.shape is None else _keys_of(port.name, port.shape) for port in ports}
+        self._name_dimensions(declared)
         named = {key for keys in self._keys.values() for key in keys or () if isinstance(key, str)}
         for name, value in declared.items():
             if name in named:
@@ -135,6 +137,24 @@ class ShapeRanges:
                 )
         self.dims = {name: None if keys is None else tuple(map(self._dim, keys)) for name, keys in self._keys.items()}
         self.missing = tuple(self._find_missing(ports))
+
+    def _name_dimensions(self, declared: Mapping[str, Any]) -> None:
+        """Give dimensions the names that entries of inputs have for them."""
+        names: dict[Any, str] = {}
+        for name in self._ports.keys() & declared.keys():
+            entries = declared[name] if isinstance(declared[name], (tuple, list)) else ()
+            keys = self._keys[name]
+            if keys is None and entries:
+                keys = self._keys[name] = _keys_of(name, (None,) * len(entries))
+            for axis, (key, entry) in enumerate(zip(keys or (), entries, strict=False)):  # lengths are compared later
+                if not isinstance(entry, str):
+                    continue
+                if isinstance(key, int) or names.setdefault(key, entry) != entry:
+                    accepted = f"{key}, as in the model" if isinstance(key, int) else f"{names[key]!r}, as elsewhere"
+                    what = f"shapes: dimension {axis} of input {name!r}"
+                    raise InvalidArgumentError(explain(what, accepted=accepted, got=repr(entry)), input_name=name)
+        for name, keys in self._keys.items():
+            self._keys[name] = None if keys is None else tuple([names.get(key, key) for key in keys])
 
     def _declare(self, key: Key, span: Span) -> None:
         if self.spans.setdefault(key, span) != span:
@@ -155,7 +175,7 @@ class ShapeRanges:
                 explain(f"shapes: input {port.name!r}", accepted=accepted, got=brief(value)), input_name=port.name
             )
         for axis, (key, entry) in enumerate(zip(keys, entries, strict=True)):
-            if entry is None:
+            if entry is None or isinstance(entry, str):
                 continue
             span = parse_span(f"{port.name}[{axis}]", entry)
             if not isinstance(key, int):

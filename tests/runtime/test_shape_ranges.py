@@ -253,6 +253,9 @@ def test_a_name_of_two_inputs_has_one_size(engine):
         ({"x": (1, 2, 3)}, "input 'x'; accepted: one entry for each dimension of f32 [n, 24]; got: (1, 2, 3)"),
         ({"x": 7}, "input 'x'; accepted: one entry for each dimension"),
         ({"x": (4, 25)}, "dimension 1 of input 'x'; accepted: 24, as in the model; got: 25"),
+        ({"x": ("n", "n")}, "dimension 1 of input 'x'; accepted: 24, as in the model; got: 'n'"),
+        ({"x": ("m", 24), "n": (1, 4)}, "no dimension or input is called 'n'; accepted: m, x (one entry a dimension)"),
+        ({"x": ("m",), "m": (1, 4)}, "input 'x'; accepted: one entry for each dimension"),
         ({"x": ((4, 5), None), "n": (4, 6)}, "dimension 'n' is declared twice; accepted: 4 to 5; got: 4 to 6"),
         ([("n", 4)], "shapes; accepted: a mapping such as"),
     ],
@@ -335,6 +338,21 @@ varying.takes_sizes = True
 def make(function, engine, dims, shapes):
     ports = [ModelPort(name, DataType.F32, dims) for name in ("x", "y")]
     return Model(ports[:1], ports[1:], function, engine, shapes=shapes)
+
+
+@pytest.mark.parametrize("dims", [("a", "b"), (None, None), None])
+@pytest.mark.parametrize("function", [specialise, varying])
+def test_a_name_makes_dimensions_equal(engine, dims, function):
+    with make(function, engine, dims, {"size": (2, 7), "x": ("size", "size")}) as model:
+        peak = model.predict_peak()
+        assert (peak.sizes, peak.shapes, peak.is_complete) == ({"size": 7}, {"x": (7, 7)}, True)
+        model.run({"x": np.zeros((3, 3), np.float32)})
+        with pytest.raises(gp.InvalidShapeError, match="dimension 'size' is 3 in input 'x' and 4 in input 'x'"):
+            model.run({"x": np.zeros((3, 4), np.float32)})
+    with pytest.raises(
+        gp.InvalidArgumentError, match="dimension 1 of input 'x'; accepted: 'p', as elsewhere; got: 'q'"
+    ):
+        make(lambda shapes, contents: None, engine, ("a", "a"), {"x": ("p", "q")})
 
 
 @pytest.mark.parametrize("dims", [(None, None), None])
