@@ -73,7 +73,7 @@ class Branches(InnerModels):
 
     def bound_run(self, shapes: Sequence[Any]) -> RunBound:
         """As of `InnerModels`; of both branches."""
-        kept, run, opened, objects, unbounded = 0, 0, 0, 0, list[str]()
+        kept, run, opened, objects, programs, unbounded = 0, 0, 0, 0, 0, list[str]()
         for number, branch in enumerate(self.branches):
             given = {name: shapes[place] for name, place in zip(branch.inputs, branch.places, strict=True)}
             if None in given.values():
@@ -82,6 +82,6 @@ class Branches(InnerModels):
             bound = self.open_model(number).bound_run(given)
             kept, run = kept + bound.kept_nbytes, max(run, bound.run_nbytes)
             opened += bound.opened_nbytes
-            objects = max(objects, bound.objects_nbytes)
+            objects, programs = max(objects, bound.objects_nbytes), max(programs, bound.programs_nbytes)
             unbounded.extend(bound.unbounded)
-        return RunBound(kept, run, tuple(unbounded), objects, opened_nbytes=opened)
+        return RunBound(kept, run, tuple(unbounded), objects, opened_nbytes=opened, programs_nbytes=programs)

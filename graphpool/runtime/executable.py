@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import replace
-from graphpool.errors import StateError, explain
+from graphpool.errors import OutOfMemoryError, StateError, explain
 
 from ._result_arrays import ResultArrays
 from ._stream import Stream
@@ -21,6 +21,7 @@ from .form_record import write_form
 from .form_steps import FormSteps
 from .host_room import RunBound
 from .inner_models import InnerModels, is_inner
+from .load_room import refused_with
 from .mapped_reads import MappedReads
 from .model_step import is_plain
 from .open_trips import OpenTrips, TripFacts
@@ -138,7 +139,10 @@ class Executable(ResizableForm):
             self._arenas,
         )  # fmt: skip
         nbytes = (0, 0) if is_planned else (self.arena_nbytes + self.host_nbytes, self.results_nbytes)  # told later on
-        self._charge = FormCharge(engine, name, self._origins, self._constants, self._results, *nbytes)
+        try:
+            self._charge = FormCharge(engine, name, self._origins, self._constants, self._results, *nbytes)
+        except OutOfMemoryError as error:
+            raise self._refusal(error) from error
         self.programs_nbytes = self.own_nbytes = self._charge.programs_nbytes
         self._need_nbytes = self.arena_nbytes if variable is None else 0
         self._arenas.enter(self._need_nbytes)
@@ -546,7 +550,15 @@ class Executable(ResizableForm):
         OutOfMemoryError
             The budget can never hold both at once.
         """
-        kept, most, held, objects, opened = 0, 0, 0, 0, 0
+        bound, need_nbytes = self._inner_bound(prepares)
+        if need_nbytes:
+            nbytes = self.run_nbytes + need_nbytes
+            self._engine.budget.check(nbytes, holder=self._name, awaits_leases=not is_inner())
+        return bound
+
+    def _inner_bound(self, prepares: bool) -> tuple[RunBound, int]:
+        """That bound, and what the models inside need beside what a run of this form takes. Unit: bytes."""
+        kept, most, held, objects, opened, programs, need = 0, 0, 0, 0, 0, 0, 0
         host = self._plan.host
         reserved = {id(step): host.nbytes for step in self._plan.before_functions}
         unbounded = list(host.unbounded)
@@ -560,18 +572,33 @@ class Executable(ResizableForm):
                 ]
                 bound = step.function.bound_run(shapes)
                 kept += bound.kept_nbytes
-                most = max(most, reserved.get(id(step), host.held_nbytes) + held + bound.run_nbytes)
+                run = reserved.get(id(step), host.held_nbytes) + held + bound.run_nbytes
+                most, need = max(most, run), max(need, run + bound.programs_nbytes)
+                programs = max(programs, bound.programs_nbytes)
                 objects, opened = max(objects, bound.objects_nbytes), opened + bound.opened_nbytes
                 if not all(is_plain(self._tensors.get(i)) for i in step.outputs):
                     held += bound.run_nbytes  # its results have no other place
                 unbounded.extend(bound.unbounded)
                 largest.update(zip(step.outputs, bound.results, strict=False))
         run = max(most - host.nbytes, 0)
-        if run:
-            self._engine.budget.check(self.run_nbytes + run, holder=self._name, awaits_leases=not is_inner())
         slack = min(max(most - host.held_nbytes, 0), host.nbytes - host.held_nbytes)
         objects += host.objects_nbytes + slack
-        return RunBound(kept, run, tuple(dict.fromkeys(unbounded)), objects, opened_nbytes=opened)
+        names = tuple(dict.fromkeys(unbounded))
+        found = RunBound(kept, run, names, objects, opened_nbytes=opened, programs_nbytes=programs)
+        return found, max(need - host.nbytes, 0)
+
+    def _refusal(self, error: OutOfMemoryError) -> OutOfMemoryError:
+        """The error for a form that finds no room, with what the models inside it need beside it."""
+        least, kept_nbytes, need_nbytes = error.fields["smallest_limit"], self._engine.budget.kept, 0
+        try:
+            _, need_nbytes = self._inner_bound(prepares=True)
+            need_nbytes += self._engine.budget.kept - kept_nbytes
+        except OutOfMemoryError as other:  # of a model inside, by itself
+            need_nbytes = (other.fields["smallest_limit"] or 0) - kept_nbytes
+        finally:
+            for inner in self.form.inner:
+                inner.close()
+        return refused_with(error, least + need_nbytes) if least is not None and need_nbytes > 0 else error
 
     @property
     def reserved_nbytes(self) -> int:

@@ -94,6 +94,9 @@ class RunBound(NamedTuple):
         Largest shapes of the outputs, as far as they are known.
     opened_nbytes : int
         Memory of a run where the models inside stay open next to one another, as in trips of a loop. Unit: bytes.
+    programs_nbytes : int
+        What of the memory between runs one needs beside that, and gives up when others need it: programs for its
+        shapes, and those of which they are made. Unit: bytes.
 
     Notes
     -----
@@ -107,6 +110,7 @@ class RunBound(NamedTuple):
     objects_nbytes: int = 0
     results: Sequence[tuple[int, ...] | None] = ()
     opened_nbytes: int = 0
+    programs_nbytes: int = 0
 
     @property
     def most_nbytes(self) -> int:

@@ -14,7 +14,7 @@ from graphpool.memory._check import out_of_memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LoadRoom", "load_charged"]
+__all__ = ["LoadRoom", "load_charged", "refused_with"]
 
 MOST_BEYOND_NBYTES = 8 << 20
 """What a load that is refused may take beyond the limit for a moment, to learn which limit would do. Unit: bytes."""
@@ -64,7 +64,7 @@ class LoadRoom:
             found = load_charged(alone, self._holder, function, *given)
         except OutOfMemoryError:
             raise refused from None
-        self._refused = _refusal(refused, kept_nbytes + alone.peak)
+        self._refused = refused_with(refused, kept_nbytes + alone.peak)
         return found
 
     @contextmanager
@@ -82,7 +82,8 @@ class LoadRoom:
             raise refused
 
 
-def _refusal(error: OutOfMemoryError, smallest_limit: int) -> OutOfMemoryError:
+def refused_with(error: OutOfMemoryError, smallest_limit: int) -> OutOfMemoryError:
+    """The error with another limit that would do."""
     facts = error.fields
     return out_of_memory(
         facts["requested"], in_use=facts["in_use"], limit=facts["limit"], resource=facts["resource"],

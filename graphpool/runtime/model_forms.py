@@ -480,7 +480,13 @@ class ModelForms(ModelRun):
             others_nbytes = form.programs_nbytes + self.arguments["capacity"] * form.own_nbytes
             kept_nbytes = form.kept_nbytes + others_nbytes + inner.kept_nbytes
             run_nbytes, opened_nbytes = form.run_nbytes + inner.run_nbytes, form.run_nbytes + inner.opened_nbytes
-            return inner._replace(kept_nbytes=kept_nbytes, run_nbytes=run_nbytes, opened_nbytes=opened_nbytes)
+            programs_nbytes = inner.programs_nbytes
+            if form.is_resized:  # other sizes may ask for another compilation
+                programs_nbytes += form.programs_nbytes
+            return inner._replace(
+                kept_nbytes=kept_nbytes, run_nbytes=run_nbytes, opened_nbytes=opened_nbytes,
+                programs_nbytes=programs_nbytes,
+            )  # fmt: skip
         finally:
             self.cache.leave(use)
 

@@ -102,3 +102,28 @@ def test_what_ran_before_takes_nothing_from_a_limit_that_suffices():
         model.run(x)
         np.testing.assert_array_equal(model.run(X)["y"], small)
         assert model.engine.budget.peak <= caught.value.smallest_limit
+
+
+def test_what_is_behind_searches_counts_from_the_first_refusal_on():
+    """A wide part, and a product of what a NonZero finds in it, within the limit that loading names."""
+    weights = {
+        "wide": RNG.standard_normal((64, 2**15)).astype(np.float32),
+        "narrow": RNG.standard_normal((2**15, 64)).astype(np.float32),
+        "row": RNG.standard_normal((1, 64)).astype(np.float32), "w": RNG.standard_normal((64, 64)).astype(np.float32),
+        "one": np.array([1]),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "wide"], ["g"]), helper.make_node("Softmax", ["g"], ["s"]),
+        helper.make_node("MatMul", ["s", "narrow"], ["r"]), helper.make_node("NonZero", ["r"], ["found"]),
+        helper.make_node("Transpose", ["found"], ["places"]), helper.make_node("GatherND", ["r", "places"], ["values"]),
+        helper.make_node("Unsqueeze", ["values", "one"], ["column"]), helper.make_node("Mul", ["column", "row"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+    ]  # fmt: skip
+    model = model_of(nodes, weights, 3)
+    with pytest.raises(gp.OutOfMemoryError) as caught:
+        gp.onnx.load(model, threads=1, memory_limit="16MiB")
+    alone = caught.value.requested
+    for limit in (alone // 2, alone - 1):
+        what, least = refusal(model, limit)
+        assert (what, refusal(model, least)) == ("load", None)
+        assert alone < least
