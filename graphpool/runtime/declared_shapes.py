@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, explain
 
+from .form_charge import lacking_nbytes
+from .load_room import refused_with
 from .range_cover import RangeCover
 from .shape_ranges import RangePeak, corners_of, count_points, describe_key, describe_span, name_of, points_of
 
@@ -118,12 +120,16 @@ class DeclaredShapes:
 
     def _cover(self) -> RangeCover:
         cover = RangeCover(self._ranges, self._compile_at)
-        if cover.refine() and not self._has_room(cover.worst().nbytes):
+        if cover.refine() and not self._has_room(cover.worst().nbytes + _lacking_nbytes(cover)):
             for form in cover.leave_out():
                 self._give_up(form)
         cover.use_layouts()
-        self._settle()
         self._worst = {outputs: cover.worst(outputs=outputs) for outputs in (True, False)}
+        refused = [form.refused for form in cover.forms if form.refused is not None]
+        if refused:
+            self._check_room(cover, max(error.fields.get("smallest_limit") or 0 for error in refused))
+            raise refused[0]
+        self._settle()
         self._is_prepared = True
         return cover
 
@@ -141,12 +147,14 @@ class DeclaredShapes:
         budget = self._budget
         return budget.in_use + nbytes <= budget.limit or budget.kept + nbytes <= budget.limit
 
-    def _check_room(self, cover: RangeCover) -> None:
+    def _check_room(self, cover: RangeCover, smallest_limit: int = 0) -> None:
+        """Refuse what does not fit; loading takes so much at least."""
         worst = self._worst[True]
         try:
-            self._budget.check(worst.nbytes, holder=self._name)
+            self._budget.check(worst.nbytes + _lacking_nbytes(cover), holder=self._name)
         except OutOfMemoryError as error:
-            raise self._refusal(cover, worst, error) from None
+            least = refused_with(error, max(error.fields["smallest_limit"], smallest_limit))
+            raise self._refusal(cover, worst, least) from None
 
     def _refusal(self, cover: RangeCover, worst: Worst, error: Any) -> OutOfMemoryError:
         """The error for ranges of which a run does not fit, with those that do."""
@@ -191,3 +199,8 @@ class DeclaredShapes:
         sizes, shapes = self._ranges.sizes_at(point), self._ranges.shapes_at(point)
         is_exact = is_exact and self._is_complete
         return RangePeak(nbytes, sizes, shapes, is_exact, self._is_complete, reads, engine, untouched_nbytes)
+
+
+def _lacking_nbytes(cover: RangeCover) -> int:
+    """What the forms that found no room would have been charged. Unit: bytes."""
+    return lacking_nbytes(form.charge for form in cover.forms)

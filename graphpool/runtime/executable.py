@@ -81,6 +81,9 @@ class Executable(ResizableForm):
     outputs go into the memory of a session, which brings it; `appended` are the names of those for which the part that
     they have in common with their input is not written.
 
+    With `is_planned` it is one of those for declared shapes: if it finds no room, `refused` has the error, and nothing
+    can run.
+
     Raises `UnsupportedError` for an op that has neither a backend nor a host function, and `OutOfMemoryError`, whose
     `smallest_limit` would do, where the engine's budget can never hold programs, constants and arena at once; nothing
     is kept then.
@@ -140,14 +143,17 @@ class Executable(ResizableForm):
         )  # fmt: skip
         nbytes = (0, 0) if is_planned else (self.arena_nbytes + self.host_nbytes, self.results_nbytes)  # told later on
         try:
-            self._charge = FormCharge(engine, name, self._origins, self._constants, self._results, *nbytes)
+            self.charge = FormCharge(engine, name, self._origins, self._constants, self._results, *nbytes, is_planned)
         except OutOfMemoryError as error:
             raise self._refusal(error) from error
-        self.programs_nbytes = self.own_nbytes = self._charge.programs_nbytes
+        self.programs_nbytes = self.own_nbytes = self.charge.programs_nbytes
         self._need_nbytes = self.arena_nbytes if variable is None else 0
         self._arenas.enter(self._need_nbytes)
         keeper = self._arenas.keeper
         (engine.budget if keeper is None else keeper).keep_room_for(self)
+        self.refused = self.charge.refused
+        if self.refused is not None:  # it is there to tell what it lacks
+            return
         try:
             with nullcontext() if keeper is None else keeper.timed_packing(self):
                 if weights == "packed":
@@ -478,7 +484,7 @@ class Executable(ResizableForm):
     @property
     def shares(self) -> tuple[PrimitiveShare, ...]:
         """What it uses of the engine's programs; nothing if it was made of another form, which uses them for both."""
-        return () if self.is_resized else self._charge.shares
+        return () if self.is_resized else self.charge.shares
 
     def cached_constants(self) -> dict[Any, int]:
         """The packed constants that the constant tensor cache keeps now: key -> size in bytes."""
@@ -676,7 +682,7 @@ class Executable(ResizableForm):
         for inner in self.form.inner:
             inner.close()
         self._arenas.leave(self._need_nbytes)
-        self._charge.release()
+        self.charge.release()
         self._constants.close(self._keeps_constants)
         for compiled in self._origins:
             compiled.close()

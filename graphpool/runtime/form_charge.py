@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphpool.errors import OutOfMemoryError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ._compiled import CompiledPartition
     from ._result_arrays import ResultArrays
@@ -13,14 +15,15 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .form_constants import FormConstants
 
-__all__ = ["FormCharge"]
+__all__ = ["FormCharge", "lacking_nbytes"]
 
 
 class FormCharge:
     """Shares of the primitives of compiled partitions, and the weights that are held, until `release`.
 
     A run takes so many bytes, `results` of `later_nbytes`: with less room for them nothing is charged.
-    `programs_nbytes` is the memory of the programs.
+    `programs_nbytes` is the memory of the programs. If a form is one of several, as `is_one` says, what is missing is
+    added up before anything is refused, see `lacking_nbytes`: `refused` has the error then.
 
     Raises
     ------
@@ -37,12 +40,15 @@ class FormCharge:
         results: ResultArrays,
         run_nbytes: int,
         later_nbytes: int,
+        is_one: bool,
     ) -> None:
         self._engine, self._constants = engine, constants
         self._shares: list[PrimitiveShare] = []
         users, weights = engine.primitives, constants.contents
         used = [primitive for primitive in {c.primitive: None for c in compiled} if primitive is not None]
         self.programs_nbytes = sum(primitive.nbytes for primitive in used)
+        self.refused: OutOfMemoryError | None = None
+        self._used = used
         missing = sum(map(users.missing_nbytes, used)) + constants.missing_nbytes()
 
         def charge() -> None:
@@ -54,7 +60,12 @@ class FormCharge:
                 self.release()
                 raise
 
-        engine.queue.charge_form(charge, missing + run_nbytes, results, later_nbytes, holder=name)
+        try:
+            engine.queue.charge_form(charge, missing + run_nbytes, results, later_nbytes, holder=name)
+        except OutOfMemoryError as error:
+            if not is_one:
+                raise
+            self.refused = error
 
     @property
     def shares(self) -> tuple[PrimitiveShare, ...]:
@@ -63,7 +74,20 @@ class FormCharge:
 
     def release(self) -> None:
         """Give everything back."""
+        if self.refused is not None:
+            return
         shares, self._shares = self._shares, []
         for share in shares:
             share.leave(False)
         self._engine.constants.release(self._constants.contents)
+
+
+def lacking_nbytes(charges: Iterable[FormCharge]) -> int:
+    """What those of a model that were refused would have been charged together. Unit: bytes."""
+    refused = [charge for charge in charges if charge.refused is not None]
+    if not refused:
+        return 0
+    engine = refused[0]._engine
+    programs = dict.fromkeys(primitive for charge in refused for primitive in charge._used)
+    contents = [content for charge in refused for content in charge._constants.contents]
+    return sum(map(engine.primitives.missing_nbytes, programs)) + engine.constants.missing_nbytes(contents)

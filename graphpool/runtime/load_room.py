@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from graphpool.errors import OutOfMemoryError
@@ -70,16 +71,25 @@ class LoadRoom:
     @contextmanager
     def refusing(self) -> Iterator[None]:
         """For what is done with the result: raises `OutOfMemoryError` in the end, if the load was refused."""
-        refused = self._refused
         try:
             yield
         except OutOfMemoryError as error:
-            least = error.fields.get("smallest_limit")
-            if refused is None or least is None or least >= refused.fields["smallest_limit"]:
+            worse = self.worse(error)
+            if worse is None or worse is error:
                 raise
-            raise refused from error
-        if refused is not None:
-            raise refused
+            raise worse from error
+        if self._refused is not None:
+            raise self._refused
+
+    def worse(self, error: OutOfMemoryError | None) -> OutOfMemoryError | None:
+        """Of an error and that of the load the one that names the larger limit, or none; None if there is no error."""
+        errors = [found for found in (error, self._refused) if found is not None]
+        return max(errors, key=_limit_of) if errors else None
+
+
+def _limit_of(error: OutOfMemoryError) -> float:
+    least = error.fields.get("smallest_limit")
+    return inf if least is None else least
 
 
 def refused_with(error: OutOfMemoryError, smallest_limit: int) -> OutOfMemoryError:

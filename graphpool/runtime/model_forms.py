@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
@@ -361,11 +361,13 @@ class ModelForms(ModelRun):
             held = None if states is None else states.sized(shapes)
             made = None
             try:
-                with room.refusing():
+                with nullcontext() if is_planned else room.refusing():
                     made = Executable(
                         form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned, steps,
                         None if request is None else request.key,
                     )  # fmt: skip
+                if is_planned:  # of those that are it is told when all are there
+                    made.refused = room.worse(made.refused)
                 made.inner_bound(prepares=True)
                 if not is_planned:  # of those that are it is done when all are there
                     self._settle(made)
@@ -373,7 +375,8 @@ class ModelForms(ModelRun):
                 if made is not None:
                     made.close()
                 raise
-        if request is not None and stored is None and isinstance(self.specialise, StoredSpecialiser):
+        is_new = stored is None and made.refused is None
+        if request is not None and is_new and isinstance(self.specialise, StoredSpecialiser):
             self.specialise.keep(request, made)
         return made
 

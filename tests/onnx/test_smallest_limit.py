@@ -82,6 +82,24 @@ def test_the_first_refusal_names_a_limit_that_suffices(name, source):
     assert refusal(model, least) is None
 
 
+@pytest.mark.parametrize("rows", [(1, 40), (1, 4000)])
+def test_the_first_refusal_of_declared_shapes_names_a_limit_that_suffices(rows):
+    """Forms for parts of the ranges, which are compiled one after another, and weights in memory that they share."""
+
+    def refused(limit):
+        try:
+            with gp.onnx.load(MODELS["folded"], threads=1, memory_limit=limit, shapes={"rows": rows}) as model:
+                for size in rows:
+                    model.run({"x": np.ones((size, 64), np.float32)})
+                assert model.engine.budget.peak <= limit
+        except gp.OutOfMemoryError as error:
+            return error.smallest_limit
+        return None
+
+    least = refused(1)
+    assert [refused(limit) for limit in (least // 9, least // 3, least - 1, least)] == [least, least, least, None]
+
+
 def test_a_load_that_would_take_too_much_beyond_the_limit_names_what_it_asked_for(monkeypatch):
     monkeypatch.setattr(load_room, "MOST_BEYOND_NBYTES", 100)
     with pytest.raises(gp.OutOfMemoryError, match="asked by loading") as caught:
