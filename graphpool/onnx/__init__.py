@@ -9,7 +9,7 @@ validity.py    whether a model is valid for certain; of others ONNX's checker sa
 wire.py        finds large weights and long lists of attributes inside a model's file
 long_lists.py  these lists, which stay there until they are read; _lists.pyx reads them from the wire format
 bounds.py      what a model asks for, found out before it is done; result_sizes.py: what common nodes give
-node.py        nodes and the graphs among their attributes, read once
+node.py        nodes and the graphs among their attributes, read once; node_order.py: sorts them
 trees.py       the decision trees among a node's attributes, checked
 encoders.py    the tables of LabelEncoders from numbers to numbers, as constants
 boundary.py    whatever a step raises becomes an error of graphpool that names the node

@@ -13,7 +13,7 @@ import sys
 from math import prod
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -35,6 +35,7 @@ from .bounds import Bounds, check_list, check_model, graphs_of
 from .files import ModelFiles
 from .long_lists import LongList, without_lists
 from .node import DATA_TYPES, Node, check_text
+from .node_order import sort_nodes
 from .proto import AttributeProto, ModelProto, TensorProto, TypeProto, as_onnx, as_own
 from .types import describe_type, make_port, plain_type
 from .validity import is_valid
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from graphpool.runtime.model_port import ModelPort
 
     from .proto import GraphProto, NodeProto, SparseTensorProto
+
+_Lists: TypeAlias = "dict[int, dict[str, LongList]]"
+"""Number of a node -> attribute -> its long list."""
 
 
 @dataclass
@@ -124,7 +128,7 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, as_inputs: 
     check_model(proto, limits)
     lists = _named_lists(parsed, limits)
     _check_names(proto.graph)
-    tensors, left = _divide(proto.graph)
+    tensors, left, lists = _divide(proto.graph, lists)
     constants = _contents(tensors, parsed)
     bounds = Bounds(limits, memory_limit, _file_nbytes(parsed, constants, tensors))
     for sparse in proto.graph.sparse_initializer:
@@ -137,7 +141,7 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, as_inputs: 
     # what was parsed goes before the checker makes a copy
     parsed.proto = skeleton = _skeleton(proto, tensors, left, folder, bounds, lists)
     del proto, tensors, left
-    _check(skeleton, name)
+    lists = _check(skeleton, name, lists)
     if skeleton.functions:
         skeleton = _inlined(skeleton)
     nodes = [Node(node, lists.get(number)) for number, node in enumerate(skeleton.graph.node)]
@@ -193,15 +197,19 @@ def _unpack_read(constants: dict[str, Any], nodes: Sequence[Node], outputs: Sequ
             constants[name] = np.asarray(value)
 
 
-def _divide(graph: GraphProto) -> tuple[list[tuple[str, TensorProto]], list[NodeProto]]:
-    """The initialisers, then what nodes Constant give, by name, and the other nodes."""
-    tensors, nodes = [(tensor.name, tensor) for tensor in graph.initializer[:]], []
-    for node in graph.node[:]:
+def _divide(graph: GraphProto, lists: _Lists) -> tuple[list[tuple[str, TensorProto]], list[NodeProto], _Lists]:
+    """The initialisers, then what nodes Constant give, by name, the other nodes, and lists by the numbers of these."""
+    tensors = [(tensor.name, tensor) for tensor in graph.initializer[:]]
+    nodes: list[NodeProto] = []
+    found: _Lists = {}
+    for number, node in enumerate(graph.node[:]):
         if _is_tensor(node):
             tensors.append((node.output[0], node.attribute[0].t))
-        else:
-            nodes.append(node)
-    return tensors, nodes
+            continue
+        if number in lists:
+            found[len(nodes)] = lists[number]
+        nodes.append(node)
+    return tensors, nodes, found
 
 
 def _is_tensor(node: NodeProto) -> bool:
@@ -220,9 +228,9 @@ _OF_TENSOR = frozenset({"name", "type", "t", "doc_string"})
 """Fields of an attribute that holds a tensor."""
 
 
-def _named_lists(parsed: _Parsed, limits: Limits) -> dict[int, dict[str, LongList]]:
+def _named_lists(parsed: _Parsed, limits: Limits) -> _Lists:
     """The long lists that were left out of each node, by attribute. Raises LimitError for one that is too long."""
-    found: dict[int, dict[str, LongList]] = {}
+    found: _Lists = {}
     for number, places in parsed.lists.items():
         assert parsed.data is not None  # where they lie
         node = parsed.proto.graph.node[number]
@@ -445,9 +453,13 @@ def _malformed(what: str, got: str, hint: str | None = None) -> InvalidArgumentE
     return InvalidArgumentError(explain(f"{what} is no valid ONNX model", got=got, hint=hint))
 
 
-def _check(skeleton: ModelProto, name: str) -> None:
+def _check(skeleton: ModelProto, name: str, lists: _Lists) -> _Lists:
+    """Raise for what is no valid model, having sorted its nodes; gives the long lists by their new numbers."""
     if is_valid(skeleton):
-        return
+        return lists
+    lists = {new: lists[old] for new, old in enumerate(sort_nodes(skeleton)) if old in lists}
+    if is_valid(skeleton):
+        return lists
     import onnx
 
     try:
@@ -456,6 +468,7 @@ def _check(skeleton: ModelProto, name: str) -> None:
         # some versions of Python raise an empty message, others fail, where it was to have a name that is no UTF-8
         lines = [] if isinstance(error, UnicodeDecodeError) else str(error).strip().splitlines()
         raise _malformed(f"model {name!r}", lines[0] if lines else "a name that is no UTF-8") from error
+    return lists
 
 
 def _file_nbytes(parsed: _Parsed, constants: Mapping[str, Any], tensors: Iterable[tuple[str, TensorProto]]) -> int:
@@ -495,7 +508,7 @@ def _skeleton(
     nodes: list[NodeProto],
     folder: _Folder | None,
     bounds: Bounds,
-    lists: dict[int, dict[str, LongList]],
+    lists: _Lists,
 ) -> ModelProto:
     """The model with its tensors turned into inputs of the nodes: small enough to be copied, checked and inlined.
 
