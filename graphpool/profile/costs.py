@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..runtime import CompiledPartition, Model
     from ..runtime.model_form import ModelForm
     from ..runtime.scheduling import ScheduleOptions
-    from .tracing import Trace
+    from .tracing import Trace, TracedStep
 
 ROUNDS = 2
 """How often all policies have their turn, so that a slow spell of the machine does not decide against one."""
@@ -46,12 +46,16 @@ class OpCost:
         Kind of the op, kernel, and what the cost depends on.
     seconds : dict of int to float
         By the number of threads. Unit: seconds.
+    ops : tuple of str
+        Names of the ops that the steps of this cost compute, of each step the first; those of an ONNX model are its
+        nodes'.
     """
 
     kind: str
     name: str
     signature: str
     seconds: dict[int, float]
+    ops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,12 @@ class OpProfile:
     ops: tuple[OpCost, ...]
 
     def __str__(self) -> str:
-        """A table, the dearest first."""
+        """A table, the dearest first, with the first op that each row is the cost of, and how many others."""
         rows = []
         for op in sorted(self.ops, key=lambda op: -max(op.seconds.values())):
             times = "  ".join(f"{seconds * 1e6:10.1f} us on {n}" for n, seconds in sorted(op.seconds.items()))
-            rows.append(f"{op.kind:<20} {times}  {op.name}")
+            more = f" (+{len(op.ops) - 1})" if len(op.ops) > 1 else ""
+            rows.append(f"{op.kind:<20} {times}  {op.name}  {''.join(op.ops[:1])}{more}".rstrip())
         return "\n".join(rows)
 
 
@@ -138,10 +143,10 @@ def profile_ops(
     form = model.plain_form(given)
     found: dict[str, OpCost] = {}
     for count in sorted({1, threads}):
-        for kind, name, signature, seconds in _measure(form, given, count, repeats):
-            cost = found.setdefault(signature, OpCost(kind, name, signature, {}))
-            cost.seconds[count] = seconds
-            step_costs().put(cost_key(signature, count), seconds)
+        for measured in _measure(form, given, count, repeats):
+            cost = found.setdefault(measured.signature, measured)
+            cost.seconds.update(measured.seconds)
+            step_costs().put(cost_key(measured.signature, count), measured.seconds[count])
     _measure_stages(form, model.options, threads, repeats, timeout_s)
     streams = model.options.streams_on(threads)
     if model.options.policy == "auto" and streams > 1:
@@ -153,25 +158,26 @@ def profile_ops(
     return OpProfile(tuple(found.values()))
 
 
-def _measure(
-    form: ModelForm, inputs: Mapping[str, Any], threads: int, repeats: int
-) -> Iterable[tuple[str, str, str, float]]:
-    """Kind, name, signature and median of every distinct step when all threads share each."""
-    times: dict[str, list[float]] = {}
-    named: dict[str, tuple[str, str]] = {}
+def _measure(form: ModelForm, inputs: Mapping[str, Any], threads: int, repeats: int) -> list[OpCost]:
+    """The median of every distinct step when all threads share each."""
+    steps: dict[str, list[TracedStep]] = {}
     with Engine(threads=threads) as engine:
         executable = Executable(form, engine)
         try:
             recorded = _record(executable, inputs, threads, repeats)
+            recorded.name_ops(executable)
             for step in recorded.steps:
                 primitive = primitive_of(step.program)
                 if primitive is not None:
-                    signature = primitive.details.signatures[step.step]
-                    times.setdefault(signature, []).append((step.end_ns - step.start_ns) / 1e9)
-                    named[signature] = step.kind, step.name
+                    steps.setdefault(primitive.details.signatures[step.step], []).append(step)
         finally:
             executable.close()
-    return [(*named[signature], signature, statistics.median(found)) for signature, found in times.items()]
+    found = []
+    for signature, runs in steps.items():
+        seconds = statistics.median([(step.end_ns - step.start_ns) / 1e9 for step in runs])
+        ops = tuple(dict.fromkeys(step.op for step in runs if step.op))
+        found.append(OpCost(runs[-1].kind, runs[-1].name, signature, {threads: seconds}, ops))
+    return found
 
 
 def _measure_stages(form: ModelForm, options: ScheduleOptions, threads: int, repeats: int, timeout_s: float) -> None:

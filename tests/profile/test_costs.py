@@ -27,6 +27,23 @@ def test_profile_ops_measures_each_distinct_step_and_lets_schedules_know(model, 
     assert "us on 2" in str(profile)
 
 
+def test_costs_name_the_nodes_that_they_are_of():
+    nodes = [
+        onnx.helper.make_node("Softmax", ["x"], ["a"], "first"),
+        onnx.helper.make_node("Softmax", ["a"], ["b"], "second"),
+        onnx.helper.make_node("Transpose", ["b"], ["y"], "turned", perm=[1, 0]),
+    ]
+    graph = make_model(nodes, {"x": np.zeros((64, 64), np.float32)}, ["y"])
+    with gp.onnx.load(graph.SerializeToString(), threads=1) as model:
+        profile = profile_ops(model, repeats=2)
+    softmax = next(op for op in profile.ops if op.kind == "SoftMax")
+    assert softmax.ops[0] == "first"
+    assert {name for op in profile.ops for name in op.ops} == {"first", "second", "turned"}
+    lines = str(profile).splitlines()
+    assert all(any(op.ops[0] in line for line in lines) for op in profile.ops)
+    assert any(line.endswith("first (+1)") for line in lines) == (len(softmax.ops) == 2)
+
+
 def test_measured_costs_come_back_from_disk(model, inputs, tmp_path, monkeypatch):
     from graphpool.schedule.latency import LatencyCache
 

@@ -41,7 +41,7 @@ SWISH = ["Sigmoid", "Multiply"]
 
 
 @pytest.mark.parametrize(
-    "groups, channels, out_channels, is_apart",
+    ("groups", "channels", "out_channels", "is_apart"),
     [(8, 32, 32, True), (2, 64, 126, True), (16, 16, 32, True), (16, 32, 16, True), (2, 64, 128, False),
      (1, 8, 8, False), (16, 16, 16, False)],
 )  # fmt: skip
@@ -67,7 +67,7 @@ def test_kernels_of_other_processors_take_all():
     assert kinds(builder, attentions=lambda _: False) == [["Convolution", *SWISH]]
 
 
-@pytest.mark.parametrize("groups, channels, out_channels", [(8, 32, 32), (16, 16, 32), (3, 6, 9), (4, 4, 12)])
+@pytest.mark.parametrize(("groups", "channels", "out_channels"), [(8, 32, 32), (16, 16, 32), (3, 6, 9), (4, 4, 12)])
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 @pytest.mark.parametrize("nspatial", [1, 2, 3])
 def test_results(engine, groups, channels, out_channels, data_format, nspatial):
