@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ..runtime._compiled import CompiledPartition
     from ..runtime.executable import Executable
+    from ..runtime.model_form import Fallback
     from ..runtime.model_step import ModelStep
     from .tracing import TracedStep
 
@@ -73,7 +74,7 @@ def match_runs(steps: Sequence[ModelStep], traced: Iterable[TracedStep]) -> Iter
             for step in steps:
                 run = _take(coming.get(_what(step)), reached)
                 reached = max((piece.end_ns for piece in run), default=reached)
-                runs.append(_name_host(step, run))
+                runs.append(tuple([name_host(piece, step.fallback) for piece in run]))
             if not any(runs):
                 break
             yield runs
@@ -95,12 +96,9 @@ def _take(coming: deque[Run] | None, reached: int) -> Run:
     return ()
 
 
-def _name_host(step: ModelStep, run: Run) -> Run:
-    """The run of a host function by its node."""
-    known = step.fallback
-    if known is None:
-        return run
-    return tuple([replace(piece, name="host function", kind=known.op_type, op=known.node) for piece in run])
+def name_host(piece: TracedStep, known: Fallback | None) -> TracedStep:
+    """The run of a host function, with the node that it stands for if that is known."""
+    return piece if known is None else replace(piece, name="host function", kind=known.op_type, op=known.node)
 
 
 def find_tenants(form: Executable, runs: Sequence[Run]) -> list[ArenaTenant]:

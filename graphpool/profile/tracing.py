@@ -14,7 +14,7 @@ from ..errors import InvalidArgumentError, StateError, explain
 from ..runtime._trace import Recorder
 from ..runtime.primitive import primitive_of
 from ..schedule import Simulation
-from .tenants import find_tenants, match_runs
+from .tenants import find_tenants, match_runs, name_host
 
 if TYPE_CHECKING:
     import os
@@ -148,6 +148,8 @@ class Trace:
     def name_ops(self, form: Executable) -> None:
         """Say of the steps which op of a model's form each of them computes, and what they need of its arena.
 
+        Of host functions too: those of an ONNX model then have kind and name of their nodes.
+
         Equal partitions share a program, so it takes whole runs of the form to tell which of them a step was part of:
         nothing else may have run its programs during the trace.
 
@@ -184,6 +186,8 @@ class Trace:
             )
             for runs in match_runs(form.steps, self._steps)
         ]
+        hosts = {step.label: step.fallback for each in form.with_inner() for step in each.steps if not step.compiled}
+        self._steps = tuple([step if step.program else name_host(step, hosts.get(step.name)) for step in self._steps])
 
     def events(self) -> list[dict[str, Any]]:
         """The trace in the Trace Event Format.

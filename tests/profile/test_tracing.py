@@ -146,3 +146,23 @@ def test_steps_have_the_names_of_the_ops_that_they_compute():
     assert [step.op for step in computed] == [f"product {k}" for k in range(3)] * 2
     names = {event["name"] for event in recorded.events() if event["ph"] == "X"}
     assert names == {f"{what} {k}" for what in ("product", "cast") for k in range(3)}
+
+
+def test_host_functions_have_the_names_and_ops_of_their_nodes():
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], "in_front"),
+        helper.make_node("Unique", ["r"], ["u"], "kinds"),
+        helper.make_node("Neg", ["u"], ["y"], "behind"),
+    ]
+    x = np.array([3, -1, 3, 2], np.float32)
+    with gp.onnx.load(make_model(nodes, {"x": x}, ["y"]).SerializeToString(), threads=1) as model:
+        model.run({"x": x})
+        with trace() as recorded:
+            model.run({"x": x})
+        for _ in range(2):
+            recorded.name_ops(model.specialise({"x": x}))
+    [host] = [step for step in recorded.steps if step.program == 0]
+    assert (host.op, host.kind, host.name) == ("kinds", "Unique", "host function")
+    assert {step.op for step in recorded.steps} == {"in_front", "kinds", "behind"}
+    [event] = [event for event in recorded.events() if event["name"] == "kinds"]
+    assert event["args"]["kind"] == "Unique"
