@@ -273,9 +273,17 @@ class GraphBuilder:
         return len(self.ops) - 1
 
     def finish(self, outputs: Sequence[LogicalTensor]) -> Graph:
-        """The finalised graph; `outputs` stay visible even where all their readers are fused with their producers."""
-        graph = Graph(self._engine_kind, prefer=self._prefer, fpmath=self._fpmath)
-        for op in self.ops:
+        """The finalised graph; `outputs` stay visible even where all their readers are fused with their producers.
+
+        Ops of which at most the shape was asked are left out, but for what the host runs.
+        """
+        graph, kept = Graph(self._engine_kind, prefer=self._prefer, fpmath=self._fpmath), list[Op]()
+        read = {tensor.id for tensor in outputs}
+        for op in reversed(self.ops):
+            if op.kind == "Wildcard" or any(tensor.id in read for tensor in op.outputs):
+                read.update([tensor.id for tensor in op.inputs])
+                kept.append(op)
+        for op in reversed(kept):
             graph.add_op(op)
         accepted = get_schema("End").types["T"]
         for number, tensor in enumerate(outputs, len(self.ops)):

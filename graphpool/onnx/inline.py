@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import ChainMap
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from graphpool._dataclasses import dataclass
 from graphpool._sizes import is_variable
+from graphpool.graph.shapes import are_equal
 
 from .build import NotConvertible, Value, require
 from .node import Node, names_read
@@ -130,13 +132,59 @@ def _definition(node: Node, types: Sequence[TypeProto | None], opsets: Mapping[s
 
 
 def take_branch(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
-    """The branch that the condition takes."""
+    """The branch that the condition takes; where a run tells, both of them if these are a few numbers."""
     [condition] = inputs
-    require(condition is not None and condition.is_known, "the condition is not known")
-    assert condition is not None  # required above
-    taken = bool(np.asarray(condition.content).reshape(()))
-    branch = node.attrs["then_branch" if taken else "else_branch"]
-    return walk.run(enter_graph(branch, walk.scope, [], (*path, int(taken))))
+    branches = [node.attrs["else_branch"], node.attrs["then_branch"]]
+
+    def results(number: int) -> list[Value]:
+        return walk.run(enter_graph(branches[number], walk.scope, [], (*path, number)))
+
+    condition = present(condition)
+    if condition.is_known:
+        return results(int(bool(np.asarray(condition.content).reshape(()))))
+    nodes = [inner for branch in branches for inner in branch.nodes]
+    is_cheap = len(nodes) <= _FEW_NODES and all(inner.op_type in _CHEAP and not inner.domain for inner in nodes)
+    require(is_cheap, "the condition is not known")
+    require(condition.is_plain and prod(condition.shape) == 1, "a condition that is no number")
+    number = _reshaped(walk.builder, condition, ())
+    pairs = zip(node.output, results(1), results(0), strict=True)
+    return [_select(walk, name, number, one, other) for name, one, other in pairs]
+
+
+def _select(walk: Walk, name: str, condition: Value, one: Value, other: Value) -> Value:
+    """One of two values of few elements."""
+    require(one.is_plain and other.is_plain and one.dtype is other.dtype, "branches of other types")
+    shapes = one.shape, other.shape
+    require(max(map(prod, shapes)) <= _FEW_NUMBERS, "branches of many numbers")
+    if not are_equal(*shapes):
+        shape = max(shapes, key=len)
+        require(prod(shapes[0]) == prod(shapes[1]) == 1 and _is_lost(walk.scope, name, len(shape)), "branches differ")
+        one, other = (_reshaped(walk.builder, value, shape) for value in (one, other))
+    return walk.builder.emit("Select", condition, one, other, dtypes=[one.dtype])[0]
+
+
+def _is_lost(scope: Scope, name: str, rank: int) -> bool:
+    """Whether nothing comes of the rank of a number, `rank` at most: what reads it broadcasts it."""
+    names = {name}
+    for node in scope.nodes:
+        if not names.intersection((*node.input, *node.captured)):
+            continue
+        if node.op_type not in _CHEAP or node.domain or not names.isdisjoint(node.captured):
+            return False
+        others = [scope.values.get(other) for other in node.input if other not in names]
+        if not any(value is not None and value.is_plain and len(value.shape) >= rank for value in others):
+            names.update(node.output)
+    return names.isdisjoint(scope.outputs)
+
+
+_FEW_NODES, _FEW_NUMBERS = 8, 64
+"""Of two branches together, and of a result: computing both takes less than finding out which one is taken."""
+
+_CHEAP = frozenset({
+    "Abs", "Add", "And", "Cast", "Constant", "Equal", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual",
+    "Max", "Min", "Mul", "Neg", "Not", "Or", "Sub", "Where", "Xor",
+})  # fmt: skip
+"""Ops by element, with operands that broadcast, which are right whatever is in them."""
 
 
 def unroll_loop(
@@ -260,8 +308,7 @@ def _take(builder: GraphBuilder, value: Value, index: int, axis: int) -> Value:
     if value.is_known:
         return Value(content=np.take(value.content, index, axis), from_inputs=value.from_inputs)
     [piece] = builder.emit("Slice", value, starts=[index], ends=[index + 1], axes=[axis])
-    shape = [dim for k, dim in enumerate(value.shape) if k != axis]
-    return builder.emit("StaticReshape", piece, shape=shape, special_zero=False)[0]
+    return _reshaped(builder, piece, [dim for k, dim in enumerate(value.shape) if k != axis])
 
 
 def _stack(builder: GraphBuilder, values: list[Value], axis: int) -> Value:
@@ -272,5 +319,8 @@ def _stack(builder: GraphBuilder, values: list[Value], axis: int) -> Value:
     require(all(value.is_plain for value in values), "a scanned output is no array of known shape")
     axis %= len(values[0].shape) + 1
     shape = (*values[0].shape[:axis], 1, *values[0].shape[axis:])
-    pieces = [builder.emit("StaticReshape", value, shape=shape, special_zero=False)[0] for value in values]
-    return builder.join(pieces, axis)
+    return builder.join([_reshaped(builder, value, shape) for value in values], axis)
+
+
+def _reshaped(builder: GraphBuilder, value: Value, shape: Sequence[int]) -> Value:
+    return builder.emit("StaticReshape", value, shape=shape, special_zero=False)[0]

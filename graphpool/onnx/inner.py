@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass, replace
-from graphpool._sizes import is_variable
+from graphpool._size_bounds import SizeBounds
+from graphpool._size_program import SizeProgram
+from graphpool._sizes import Trace, is_variable, key_of
 from graphpool.errors import GraphpoolError, LimitError
 from graphpool.graph.shapes import are_equal
 from graphpool.runtime.branches import Branch, Branches
@@ -25,7 +27,7 @@ from .build import DataDependent, NotConvertible, Value, require
 from .data_dependent import OuterValues, Reads, SizeItems, size_name
 from .inline import goes_on, present, unroll_loop, unroll_scan
 from .node import names_read
-from .shape_values import ShapeArray
+from .shape_values import ShapeArray, compute_shapes
 from .types import data_type, make_port, make_type
 
 if TYPE_CHECKING:
@@ -143,6 +145,24 @@ def _given(value: Value, elem_type: int) -> Given:
     return Given(value.dtype, value.shape)
 
 
+def _follow_sizes(walk: Walk, nodes: Sequence[Node], contents: dict[str, Any], name: str) -> Any:
+    """What nodes compute under a name of sizes and known contents; None where others take part."""
+    needed, found = {name}, dict(contents)
+    taken: list[Node] = []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.output):
+            needed.update(node.input)
+            taken.append(node)
+    for node in reversed(taken):
+        read = [found.get(source) for source in node.input]
+        is_known = all(content is not None or not source for content, source in zip(read, node.input, strict=True))
+        computed = compute_shapes(node, read, walk.opset(node.domain)) if is_known else None
+        if computed is None:
+            return None
+        found.update(zip(node.output, computed, strict=False))
+    return found.get(name)
+
+
 def _dims(shape: Sequence[Any]) -> tuple[int | str, ...]:
     """Dimensions of a port for this shape."""
     return tuple([size_name(dim) if is_variable(dim) else int(dim) for dim in shape])
@@ -194,6 +214,12 @@ class _Repeated:
 
 
 _NUMBER = "number of the trip"
+
+_COUNTED, _MOST_COUNTED = (np.int32, np.int64), 16
+"""Types, and elements, of states that count trips."""
+
+_HINT = 2
+"""A trip that is neither the first one nor the second: a body that treats these apart counts from no other one on."""
 
 
 def repeat_loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
@@ -293,6 +319,7 @@ class _Body:
     def __init__(self, walk: Walk, node: Node, repeated: _Repeated, path: Path) -> None:
         self._walk, self._node, self._repeated, self._path = walk, node, repeated, path
         self.is_extent = False
+        self._counters: dict[int, Any] = {}  # states that count trips -> their first content
         given = [*repeated.states, *(value for value, _ in repeated.scanned)]
         require(all(value.is_plain and value.dtype.bits >= 8 for value in given), "what is no tensor of numbers")
         try:
@@ -313,10 +340,13 @@ class _Body:
     def _rehearse_with_extent(self) -> bool:
         """Walk the body with the number of the trip as a size; whether kernels run all of it then, else as before."""
         graph = self._repeated.graph
-        if not self._repeated.checks or graph.inputs[0] not in names_read(graph.nodes, ()):
+        if not self._repeated.checks:
+            return False
+        counters = self._find_counters()
+        if not counters and graph.inputs[0] not in names_read(graph.nodes, ()):
             return False
         before = self.__dict__.copy()
-        self.is_extent = True
+        self.is_extent, self._counters = True, counters
         try:
             self._rehearse()
             self.is_open = True
@@ -341,6 +371,10 @@ class _Body:
             items = np.empty((), object)
             items[()] = _NUMBER
             sizes[graph.inputs[0]] = SizeItems(items, np.int64)
+        for number, first in self._counters.items():
+            items = np.empty(first.size, object)
+            items[:] = [(_NUMBER, -int(item)) for item in first.reshape(-1)]
+            sizes[self._names[number]] = SizeItems(items.reshape(first.shape), first.dtype)
         self.inner = Inner(self._walk, self._node, graph, self._path, self._own(), known, sizes)
         shapes = [value.shape for value in repeated.states] + [value.shape[1:] for value, _ in repeated.scanned]
         if repeated.checks:
@@ -354,20 +388,54 @@ class _Body:
         self.is_open = not all(state.is_known for state in states)
         self.given[: len(states)] = states
 
+    @property
+    def _names(self) -> Sequence[str]:
+        """Inputs of the graph but for the number of the trip and the condition."""
+        return self._repeated.graph.inputs[2 if self._repeated.checks else 0 :]
+
+    def _find_counters(self) -> dict[int, Any]:
+        """States of which each trip adds one to all elements -> their first content.
+
+        So that sizes may follow from them: such a state is its first content and the number of the trip, and what the
+        nodes that compute the next one give of that sum is the sum for the next trip, for any number up to the limit.
+        """
+        walk, graph = self._walk, self._repeated.graph
+        nodes, constants = walk.owner.rewritten(graph, self._path)
+        known = {name: walk.value(name).content for name in graph.captured} | constants
+        most = walk.owner.source.bounds.limits.host_steps
+        found: dict[int, Any] = {}
+        for number, (name, state) in enumerate(zip(self._names, self._repeated.states, strict=False)):
+            first = state.content
+            if not isinstance(first, np.ndarray) or first.dtype not in _COUNTED or first.size > _MOST_COUNTED:
+                continue
+            trace = Trace()
+            trip = trace.symbol(_HINT, _NUMBER)
+            now = [int(item) + trip for item in first.reshape(-1)]
+            contents = {**known, name: ShapeArray(np.array(now, object).reshape(first.shape), first.dtype)}
+            last = _follow_sizes(walk, nodes, contents, graph.outputs[number + 1])
+            wanted = [key_of(item + 1) for item in now]
+            trace.close()
+            if not isinstance(last, ShapeArray) or (last.dtype, last.shape) != (first.dtype, first.shape):
+                continue
+            is_next = list(map(key_of, last.items.reshape(-1))) == wanted
+            if is_next and SizeBounds(SizeProgram(trace), [(0, most)]).holds():
+                found[number] = first
+        return found
+
     def _own(self) -> list[ModelPort]:
-        """Ports of the body's own inputs."""
-        repeated, names = self._repeated, list(self._repeated.graph.inputs)
+        """Ports of the body's own inputs; the content of a state that counts trips is not read."""
+        repeated = self._repeated
         ports = []
         if repeated.checks:
-            number, _, *names = names
             if self.is_extent:
                 ports.append(ModelPort(_NUMBER, DataType.BOOLEAN, (0, None)))
             else:
-                ports.append(ModelPort(number, DataType.S64, ()))
-        for name, value, given in zip(names, repeated.states, self.given, strict=False):
+                ports.append(ModelPort(repeated.graph.inputs[0], DataType.S64, ()))
+        for number, (value, given) in enumerate(zip(repeated.states, self.given, strict=False)):
+            name = self._names[number]
             dims = _dims(value.shape) if not self.is_open else given.opened().dims
-            ports.append(ModelPort(name, value.dtype, dims))
-        rows = zip(names[len(repeated.states) :], repeated.scanned, strict=True)
+            ports.append(ModelPort(f"{name}, counted" if number in self._counters else name, value.dtype, dims))
+        rows = zip(self._names[len(repeated.states) :], repeated.scanned, strict=True)
         return ports + [ModelPort(name, value.dtype, _dims(value.shape[1:])) for name, (value, _) in rows]
 
     def _finish(self) -> None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class ShapeArray:
     """An array of integers, int64 or int32, of which some elements are sizes that may vary: `items`, of objects.
 
-    Of float32 too, that a Cast made of them, as long as nothing is computed with it.
+    Of float32 too, that a Cast made of them, as long as nothing is computed but sums and differences below 2**24,
+    which are exact.
 
     NumPy takes it for the plain array of the values that the sizes have now, which the compilation is then for.
     """
@@ -75,10 +76,12 @@ def measure(node: Node, shape: tuple[int, ...]) -> Any:
 def compute_shapes(node: Node, contents: Sequence[Any], opset: int) -> list[Any] | None:
     """What a node gives of such arrays; None where it takes plain numbers."""
     rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    if rule is None or not all(_is_small(content) for content in contents):
+    is_exact = node.op_type in _EXACT
+    if rule is None or not all(_is_small(content, is_exact) for content in contents):
         return None
     dtype = np.dtype(_dtype_of(node, contents))
-    if "f" in (dtype.kind, contents[0].dtype.kind) and node.op_type not in _MOVES:
+    kinds = {content.dtype.kind for content in contents if content is not None}
+    if "f" in kinds and (len(kinds) > 1 if is_exact else node.op_type not in _MOVES):
         return None
     try:
         found = rule(node, *[_items(content) for content in contents])
@@ -92,7 +95,9 @@ def _typed(found: Any, dtype: Any) -> Any:
     items = np.asarray(found)
     if items.dtype == bool:
         return items
-    if dtype.kind == "f":  # integers that it holds
+    if dtype.kind == "f":
+        if not all(_is_exact(item) for item in items.reshape(-1)):
+            raise _Unknown
         return shape_array(items, dtype)
     most = np.iinfo(dtype).max
     if any(item < ~most or item > most for item in items.reshape(-1)):
@@ -110,7 +115,10 @@ def _dtype_of(node: Node, contents: Sequence[Any]) -> Any:
 _FLOAT, _INT32, _INT64 = 1, 6, 7
 """Numbers of types in ONNX."""
 
-_TYPES: dict[int, Any] = {_FLOAT: np.float32, _INT32: np.int32}
+_TYPES: dict[int, Any] = {_FLOAT: np.float32, _INT32: np.int32, _INT64: np.int64}
+
+_FIRST_BROKEN = 2**24
+"""Up to here a float32 holds every integer."""
 
 _MOST = 4096
 """Elements of such an array; larger ones are data."""
@@ -120,10 +128,24 @@ class _Unknown(Exception):  # noqa: N818 - a signal inside the module
     """The node takes plain numbers."""
 
 
-def _is_small(content: Any) -> bool:
+def _is_small(content: Any, takes_reals: bool) -> bool:
     if content is None or isinstance(content, ShapeArray):
         return True
-    return isinstance(content, np.ndarray) and content.dtype.kind in "iub" and content.size <= _MOST
+    if not isinstance(content, np.ndarray) or content.size > _MOST:
+        return False
+    if takes_reals and content.dtype == np.float32:
+        return all(map(_is_whole, content.reshape(-1)))
+    return content.dtype.kind in "iub"
+
+
+def _is_whole(number: Any) -> bool:
+    """Whether a float32 is an integer that sums with others leave one; -0.0 is another number than 0."""
+    return bool(abs(number) < _FIRST_BROKEN and number == int(number) and not (number == 0 and np.signbit(number)))
+
+
+def _is_exact(size: Any) -> bool:
+    """Whether a float32 holds an integer, and all below it."""
+    return bool(-_FIRST_BROKEN < size < _FIRST_BROKEN)
 
 
 def _items(content: Any) -> Any:
@@ -131,6 +153,8 @@ def _items(content: Any) -> Any:
         return None
     if isinstance(content, ShapeArray):
         return content.items
+    if content.dtype.kind == "f":
+        content = content.astype(np.int64)
     return content if content.dtype == bool else content.astype(object)
 
 
@@ -183,9 +207,7 @@ def _slice(node: Node, data: Any, starts: Any = None, ends: Any = None, axes: An
 
 
 def _cast(node: Node, data: Any) -> Any:
-    if node.attrs["to"] == _FLOAT and all(abs(size) < 2**24 for size in data.reshape(-1)):
-        return data
-    if node.attrs["to"] not in (_INT32, _INT64):
+    if node.attrs["to"] not in _TYPES:
         raise _Unknown
     return data
 
@@ -252,6 +274,9 @@ def _split(node: Node, data: Any, sizes: Any = None) -> Any:
 
 _MOVES = ("Shape", "Size", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Slice", "Cast", "Identity", "Split")
 """Ops that compute nothing with elements."""
+
+_EXACT = ("Add", "Sub")
+"""Ops that float32 computes of integers as integers, below 2**24."""
 
 _RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("Shape", "Size"), lambda node, data: np.asarray(measure(node, data.shape))),

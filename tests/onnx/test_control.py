@@ -69,6 +69,73 @@ def test_a_condition_that_is_computed_takes_one_of_two_models():
         assert placed(loaded)[-1] == "branch"
 
 
+def chosen(one, other, behind=(), elem=TensorProto.FLOAT):
+    """One of two constants, by the sum of x, and what nodes make of it."""
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node("Identity", ["c"], ["r"])], name, [], [info("r", number.shape, elem)],
+            [numpy_helper.from_array(number, "c")],
+        )
+        for name, number in (("then", one), ("else", other))
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
+        helper.make_node("Greater", ["total", "zero"], ["flag"]),
+        helper.make_node("If", ["flag"], ["z"], **branches), *behind,
+    ]  # fmt: skip
+    shown = behind[-1].output[0] if behind else "z"
+    elem = TensorProto.INT64 if behind and behind[-1].op_type == "Shape" else elem
+    graph = helper.make_graph(
+        nodes, "g", [info("x", [3, 4])], [info(shown, None, elem)],
+        [numpy_helper.from_array(np.float32(0), "zero"), numpy_helper.from_array(np.float32([2]), "two")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def check_chosen(model, wanted):
+    """Run for a sum above 0 and below; what ran the form last."""
+    with gp.onnx.load(model, fallback=False) as loaded:
+        for x, result in zip((X + 9, X - 9, X + 8), (*wanted, wanted[0]), strict=True):
+            [found] = loaded.run({"x": x}).values()
+            assert (found.shape, found.dtype) == (result.shape, result.dtype)
+            np.testing.assert_array_equal(found, result)
+        return placed(loaded)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((), bool), ((3,), np.float32), ((2, 2), np.int64), ((0,), np.float32)])
+def test_of_branches_of_few_numbers_both_are_computed(shape, dtype):
+    pair = np.ones(shape, dtype), np.zeros(shape, dtype)
+    model = chosen(*pair, elem=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    assert "branch" not in check_chosen(model, pair)
+
+
+def test_branches_of_many_numbers_stay_apart():
+    pair = np.ones(65, np.float32), np.zeros(65, np.float32)
+    assert "branch" in check_chosen(chosen(*pair), pair)
+
+
+TIMES_TWO = helper.make_node("Mul", ["z", "two"], ["y"])
+
+
+@pytest.mark.parametrize("shapes", [((), (1,)), ((1,), ())])
+def test_numbers_whose_rank_is_lost(shapes):
+    pair = np.full(shapes[0], 3, np.float32), np.full(shapes[1], 5, np.float32)
+    model = chosen(*pair, [helper.make_node("Neg", ["z"], ["n"]), helper.make_node("Mul", ["n", "two"], ["y"])])
+    assert "branch" not in check_chosen(model, (np.float32([-6]), np.float32([-10])))
+
+
+@pytest.mark.parametrize(("behind", "wanted"), [
+    ([], (np.float32(3), np.float32([5]))),
+    ([helper.make_node("Neg", ["z"], ["y"])], (np.float32(-3), np.float32([-5]))),
+    ([helper.make_node("Shape", ["z"], ["y"])], (np.zeros(0, np.int64), np.array([1]))),
+    ([TIMES_TWO, helper.make_node("Shape", ["z"], ["s"])], (np.zeros(0, np.int64), np.array([1]))),
+])  # fmt: skip
+def test_numbers_whose_rank_shows(behind, wanted):
+    model = chosen(np.array(3, np.float32), np.float32([5]), behind)
+    wanted = [np.asarray(result) for result in wanted]
+    assert "branch" in check_chosen(model, wanted)
+
+
 def test_a_condition_of_several_elements_is_refused():
     branches = {
         f"{name}_branch": body_graph([helper.make_node(kind, ["x"], ["r"])], [], [info("r", [3, 4])], name)

@@ -155,3 +155,28 @@ def test_numbers_beyond_int32_are_left_to_plain_numbers(kind, attrs):
 def test_numbers_beyond_int64_are_left_to_plain_numbers():
     large = ints(2**40)
     assert compute("Mul", [varying(large, Trace()), large], {}) is None
+
+
+REAL = np.float32([1, -2, 0])
+
+
+@pytest.mark.parametrize(("kind", "other"), [("Add", REAL), ("Sub", REAL), ("Add", np.float32(7))])
+def test_sums_of_whole_floats(kind, other):
+    trace = Trace()
+    data = np.float32([5, 6, 7])
+    [found] = compute(kind, [varying(data, trace), np.asarray(other)], {})
+    assert found.dtype == np.float32
+    program = SizeProgram(trace)
+    for values in (data, data + 3, data * 0):
+        np.testing.assert_array_equal(
+            plain(found, program.compute(values.astype(int).tolist())), evaluate(kind, [values, other], {})
+        )
+    assert program.compute([2**24 + 1, 6, 7]) is None
+
+
+@pytest.mark.parametrize(("kind", "other"), [
+    ("Add", np.float32([0.5, 1, 1])), ("Add", np.float32([-0.0, 1, 1])), ("Add", np.float32([2**24, 1, 1])),
+    ("Add", np.float32([np.nan, 1, 1])), ("Mul", REAL), ("Add", np.float64([1, 1, 1])),
+])  # fmt: skip
+def test_floats_that_are_left_to_plain_numbers(kind, other):
+    assert compute(kind, [varying(np.float32([5, 6, 7]), Trace()), other], {}) is None

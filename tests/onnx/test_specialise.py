@@ -130,3 +130,16 @@ def test_demo_models(model):
         x = np.abs(random_array(shape)).astype(port.dtype.numpy)
         [result] = loaded.run({port.name: x}).values()
     assert_close(result, ReferenceEvaluator(onnx.load(str(path))).run(None, {port.name: x})[0])
+
+
+def test_what_only_gave_its_shape_is_not_computed():
+    nodes = [
+        helper.make_node("Slice", ["x", "one", "end"], ["part"]), helper.make_node("Shape", ["part"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["y"]),
+    ]  # fmt: skip
+    x = random_array((5, 4))
+    constants = {"one": ints(1), "end": ints(9)}
+    model = make_model(nodes, {"x": x}, ["y"], constants, shapes={"x": ["rows", 4]})
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run({"x": x})["y"], np.zeros((4, 4)))
+        assert all(op.kind != "Slice" for op in loaded._forms.last().form.graph.ops)
