@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import replace
-from graphpool._sizes import is_variable
+from graphpool._sizes import hint_of, is_variable
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.runtime.model_port import IndexRange
 from graphpool.typing import DataType
@@ -116,7 +116,7 @@ def check_places(node: Node, inputs: Sequence[Value | None]) -> None:
         if span is None or dim is None:
             continue
         if span[0] < turns * dim or span[1] >= dim:
-            accepted, got = f"{turns * dim} to {dim - 1}", f"{int(span[0])} to {int(span[1])}"
+            accepted, got = f"{turns * dim} to {dim - 1}", f"{hint_of(span[0])} to {hint_of(span[1])}"
             what = f"node {node.label!r} ({node.op_type}): places in a table"
             raise InvalidArgumentError(explain(what, accepted=accepted, got=got), node=node.label)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from graphpool._size_program import SizeProgram
 from graphpool._sizes import Trace
-from graphpool.errors import OutOfMemoryError
+from graphpool.errors import InvalidArgumentError, LimitError, OutOfMemoryError
 from graphpool.log import compile_log
 
 from .resizable_form import ResizableForm
@@ -55,6 +56,43 @@ def symbols_of(
     return symbols, {name: symbols.shapes[name] for name in shapes}, contents
 
 
+_MOST_REFUSALS = 8
+"""Compilations that failed to remember, each of them as large as the decisions before it."""
+
+
+class _Refusal(NamedTuple):
+    """A compilation that failed: for all sizes for which its decisions come out alike, any other one fails too."""
+
+    contents: Any
+    symbols: Symbols
+    trace: Trace
+    program: SizeProgram
+    values: list[Any]
+    error: InvalidArgumentError
+
+    @classmethod
+    def of(cls, contents: Any, symbols: Symbols, trace: Trace, sizes: Mapping[Any, Any], error: Any) -> _Refusal:
+        trace.close()
+        values = symbols.values(sizes)
+        assert values is not None  # those of the compilation
+        own = type(error)(str(error), **error.fields)  # without a traceback, which holds frames
+        return cls(contents, symbols, trace, SizeProgram(trace), values, own)
+
+    def error_for(self, contents: Any, sizes: Mapping[Any, Any]) -> InvalidArgumentError | None:
+        """What is wrong with these sizes too; None if that is open."""
+        values = self.symbols.values(sizes) if contents == self.contents else None
+        if values is None or self.program.compute(values) is None:
+            return None
+        error, text = self.error, str(self.error)
+        if values != self.values:
+            then, now = (
+                ", ".join([f"{name}={n}" for name, n in zip(self.trace.symbols(), numbers, strict=True)])
+                for numbers in (self.values, values)
+            )
+            text = f"{text}, with {then}; {now} is refused alike"
+        return type(error)(text, **error.fields)
+
+
 class VariableForms(Generic[Form]):
     """Forms of which others are made for other shapes, the last used first.
 
@@ -81,6 +119,7 @@ class VariableForms(Generic[Form]):
     def __init__(self, dims: Mapping[str, Any] | None, engine: Engine, capacity: int) -> None:
         self._dims, self._engine, self._capacity = dims, engine, capacity
         self._entries: list[tuple[Any, Form]] = []  # by deciding contents
+        self._refusals: deque[_Refusal] = deque(maxlen=_MOST_REFUSALS)
         self.compilations = 0
         self.respecialisations: deque[str] = deque(maxlen=32)
 
@@ -106,17 +145,23 @@ class VariableForms(Generic[Form]):
         contents: tuple[Any, ...] = (key,)
         sizes: Mapping[Any, Any] = shapes
         if deciding:
-            numbers = numbers_in(deciding)
-            others = [array for name, array in deciding.items() if SizeName("content", name) not in numbers]
-            contents, sizes = (key, *((array.shape, array.tobytes()) for array in others)), {**shapes, **numbers}
+            known = numbers_in(deciding)
+            others = [array for name, array in deciding.items() if SizeName("content", name) not in known]
+            contents, sizes = (key, *((array.shape, array.tobytes()) for array in others)), {**shapes, **known}
         found = self._resized(sizes, contents, exactly)
         if found is not None:
             return found
+        for refusal in list(self._refusals):
+            error = refusal.error_for(contents, sizes)
+            if error is not None:
+                raise error
         reason = self._refusal(sizes, contents)
         if reason is not None:
             self._note(reason)
+        trace, refused = Trace(), ""
+        symbols, varying, numbers = symbols_of({**self._dims, **more_dims}, shapes, deciding, trace)
         try:
-            made = self._compile({**self._dims, **more_dims}, shapes, deciding, compile_form)
+            made = self._compile(VariableForm(trace, symbols, self._engine), varying, numbers, compile_form)
             try:
                 found = self._checked(made.resized(sizes))
             except BaseException:
@@ -124,12 +169,18 @@ class VariableForms(Generic[Form]):
                 raise
         except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
             self._note(f"compiled for one set of shapes: {error}")
+            refused = f"{type(error)}: {error}" if not isinstance(error, LimitError) else ""
         else:
             self._add(made, contents)
             if found is not None:
                 return found
         self.compilations += 1
-        return compile_form(shapes, deciding, None)
+        try:
+            return compile_form(shapes, deciding, None)
+        except InvalidArgumentError as error:
+            if f"{type(error)}: {error}" == refused:  # for the same reason
+                self._refusals.append(_Refusal.of(contents, symbols, trace, sizes, error))
+            raise
 
     @staticmethod
     def _checked(made: Form | None) -> Form | None:
@@ -174,8 +225,10 @@ class VariableForms(Generic[Form]):
         """Compile a form that others are made of, at these shapes; None if sizes cannot vary."""
         if self._dims is None:
             return None
+        trace = Trace()
+        symbols, varying, numbers = symbols_of(self._dims, shapes, {}, trace)
         try:
-            made = self._compile(self._dims, shapes, {}, compile_form)
+            made = self._compile(VariableForm(trace, symbols, self._engine), varying, numbers, compile_form)
         except OutOfMemoryError:
             raise
         except Exception:
@@ -185,15 +238,13 @@ class VariableForms(Generic[Form]):
 
     def _compile(
         self,
-        dims: Mapping[str, Any],
+        variable: VariableForm,
         shapes: Mapping[str, Any],
-        deciding: Mapping[str, Any],
+        contents: Mapping[str, Any],
         compile_form: Callable[[Mapping[str, Any], Mapping[str, Any], VariableForm | None], Form],
     ) -> Form:
         self.compilations += 1
-        trace = Trace()
-        symbols, sized, contents = symbols_of(dims, shapes, deciding, trace)
-        return compile_form(sized, contents, VariableForm(trace, symbols, self._engine))
+        return compile_form(shapes, contents, variable)
 
     def _add(self, form: Form, contents: Any) -> None:
         """Keep one more form, and give the one up that was not used for longest if there are too many.
@@ -227,5 +278,6 @@ class VariableForms(Generic[Form]):
 
     def close(self) -> None:
         """Give all of them up."""
+        self._refusals.clear()
         for form in self.take():
             form.close()

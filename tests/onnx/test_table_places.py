@@ -159,10 +159,27 @@ def test_positions_beyond_a_table_are_refused():
             )
         assert model.stats().compilations <= 4  # nothing past, one word, and both
         for n, past in ((9, 0), (1, 8), (4, 5), (100, 100)):
-            with pytest.raises(gp.InvalidArgumentError, match=rf"'positions' .*accepted: -8 to 7; got: {past} to"):
+            with pytest.raises(gp.InvalidArgumentError, match=r"'positions' .*accepted: -8 to 7; got: ") as refused:
                 model.run(words(n, past))
+            assert f"got: {past} to" in str(refused.value) or f"n={n}, p={past} is refused alike" in str(refused.value)
         assert model.run(words(2, 6))["y"].shape == (1, 2, 2)
         assert model.run(words(0, 8))["y"].shape == (1, 0, 2)
+
+
+def test_what_was_refused_is_refused_again_without_a_walk():
+    with gp.onnx.load(position_model()) as model:
+        model.run(words(3, 2))
+        texts = []
+        for n, past in ((9, 3), (9, 3), (12, 3), (40, 70)):
+            with pytest.raises(gp.InvalidArgumentError) as refused:
+                model.run(words(n, past))
+            texts.append((str(refused.value), refused.value.node, model.stats().compilations))
+        (first, node_name, compilations), *others = texts
+        assert (node_name, "alike" in first) == ("positions", False)
+        assert others[0] == texts[0]
+        assert others[1] == (f"{first}, with n=9, p=3; n=12, p=3 is refused alike", "positions", compilations)
+        assert others[2] == (f"{first}, with n=9, p=3; n=40, p=70 is refused alike", "positions", compilations)
+        assert model.run(words(2, 6))["y"].shape == (1, 2, 2)
 
 
 def test_declared_sizes_that_leave_a_table_are_refused_at_load():
