@@ -9,6 +9,8 @@ from ._tensor import Tensor
 from ._trip_sizes import TripSizes
 from .described import Described
 
+def address_of(array: Any) -> int: ...
+
 class Addresses:
     def __init__(self, count: int) -> None: ...
     @property

@@ -35,6 +35,13 @@ cdef int64_t NESTED_NS = 50_000_000
 cdef char _nowhere = 0  # what has no bytes
 
 
+def address_of(array):
+    """Of the first element of an array of NumPy."""
+    if not isinstance(array, ndarray):
+        raise TypeError(array)
+    return <uintptr_t>fields_of(array).data
+
+
 cdef class Addresses:
     """Where the tensors of a run lie, by number.
 

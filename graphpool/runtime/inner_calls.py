@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool.errors import OutOfMemoryError
 from graphpool.typing import DataType
 
-from ._step_call import InnerCall, InnerCalls, InnerTrips, StepCall
+from ._step_call import InnerCall, InnerCalls, InnerTrips, StepCall, address_of
 from ._tensor import Tensor
 from .branches import Branches
 from .loop import Loop
@@ -147,8 +147,7 @@ class TripCalls:
     @staticmethod
     def _put_constant(runner: Runner, frame: Frame, tensor_id: int) -> None:
         """Let a constant have an address, which only those have that programs read."""
-        address = frame.values[tensor_id].__array_interface__["data"][0]
-        frame.addresses.put(runner.number(tensor_id), address)
+        frame.addresses.put(runner.number(tensor_id), address_of(frame.values[tensor_id]))
 
 
 def _nothing(taken: int) -> None:

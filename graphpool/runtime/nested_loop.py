@@ -9,8 +9,8 @@ import numpy as np
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.typing import DataType
 
-from ._step_call import InnerTrips
-from .trip_places import TripPlaces, address_of, moved_states
+from ._step_call import InnerTrips, address_of
+from .trip_places import TripPlaces, moved_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

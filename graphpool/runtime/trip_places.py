@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._step_call import Trips
+from ._step_call import Trips, address_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .loop import LoopPorts
     from .model_form import ModelForm
 
-__all__ = ["TripPlaces", "address_of", "moved_states", "view_of"]
+__all__ = ["TripPlaces", "moved_states", "view_of"]
 
 
 class TripPlaces:
@@ -128,11 +128,6 @@ def moved_states(ports: LoopPorts, form: ModelForm) -> list[int]:
 def view_of(buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """An array at the beginning of a row of bytes."""
     return buffer[: prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
-
-
-def address_of(array: Any) -> int:
-    """Of the first element."""
-    return int(array.__array_interface__["data"][0])
 
 
 def _stride(array: Any, is_turned: bool) -> int:
