@@ -6,7 +6,7 @@ files.py       the files of a model, mapped
 proto.py       the messages of ONNX's files, without the package onnx; arrays.py: what they hold, as arrays
 source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
 validity.py    whether a model is valid for certain; of others ONNX's checker says what is wrong; op_table.py: operators
-wire.py        finds large weights and long lists of attributes inside a model's file
+_wire.pyx      finds large weights and long lists of attributes inside a model's file
 long_lists.py  these lists, which stay there until they are read; _lists.pyx reads them from the wire format
 bounds.py      what a model asks for, found out before it is done; result_sizes.py: what common nodes give
 node.py        nodes and the graphs among their attributes, read once; node_order.py: sorts them

@@ -10,12 +10,9 @@ from cpython cimport array as carray
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-cdef enum:
-    VARINT = 0
-    FIXED64 = 1
-    BYTES = 2
-    FIXED32 = 5
+from ._fields cimport BYTES, FIXED32, VARINT, Field, next_field, read_varint
 
+cdef enum:
     NAME = 1
     FLOATS = 7
     INTS = 8
@@ -26,52 +23,6 @@ cdef enum:
 
     TYPE_OF_FLOATS = 6  # of AttributeType, and those of integers and texts behind it
     MOST_OTHERS = 64
-
-cdef struct Field:
-    uint64_t number
-    int wire_type
-    Py_ssize_t start, begin, end
-
-
-cdef bint _varint(const uint8_t *data, Py_ssize_t *at, Py_ssize_t end, uint64_t *value) noexcept nogil:
-    """Read a number of seven bits a byte, lowest first; 0 where there is none."""
-    cdef int shift = 0
-    value[0] = 0
-    while at[0] < end and shift < 70:
-        value[0] |= <uint64_t>(data[at[0]] & 127) << shift if shift < 64 else 0
-        at[0] += 1
-        if data[at[0] - 1] < 128:
-            return True
-        shift += 7
-    return False
-
-
-cdef bint _next(const uint8_t *data, Py_ssize_t *at, Py_ssize_t end, Field *found) noexcept nogil:
-    """Read the tag of a field, and where its value lies, and go behind it; 0 where there is no such field."""
-    cdef uint64_t value
-    found.start = at[0]
-    if not _varint(data, at, end, &value):
-        return False
-    found.number, found.wire_type = value >> 3, value & 7
-    found.begin = at[0]
-    if found.wire_type == VARINT:
-        if not _varint(data, at, end, &value):
-            return False
-    elif found.wire_type == BYTES:
-        if not _varint(data, at, end, &value) or value > <uint64_t>(end - at[0]):
-            return False
-        found.begin = at[0]
-        at[0] += <Py_ssize_t>value
-    elif found.wire_type == FIXED32 or found.wire_type == FIXED64:
-        value = 4 if found.wire_type == FIXED32 else 8
-        if <Py_ssize_t>value > end - at[0]:
-            return False
-        at[0] += <Py_ssize_t>value
-    else:
-        return False
-    found.end = at[0]
-    return True
-
 
 cdef Py_ssize_t _count_of(const uint8_t *data, Field *field) noexcept nogil:
     """How many elements of a list a field holds; 0 for one of no list, -1 for a list that is none."""
@@ -103,7 +54,7 @@ def split(const uint8_t[::1] data not None, Py_ssize_t begin, Py_ssize_t end):
     if not 0 <= begin <= end <= data.shape[0]:
         raise ValueError("no part of the data")
     while at < end:
-        if not _next(source, &at, end, &field):
+        if not next_field(source, &at, end, &field):
             return None
         found = _count_of(source, &field)
         if found < 0:
@@ -111,7 +62,7 @@ def split(const uint8_t[::1] data not None, Py_ssize_t begin, Py_ssize_t end):
         if found == 0 and (field.number < FLOATS or field.number > STRINGS or field.wire_type != BYTES):
             if field.number not in (NAME, DOC_STRING, TYPE, REF_ATTR_NAME):
                 return None
-            if field.number == TYPE and (field.wire_type != VARINT or not _varint(source, &field.begin, end, &type_)):
+            if field.number == TYPE and (field.wire_type != VARINT or not read_varint(source, &field.begin, end, &type_)):
                 return None
             parts.append(data[field.start : field.end])
             if len(parts) > MOST_OTHERS:
@@ -141,7 +92,7 @@ cdef class _Walk:
 
     cdef bint next(self, uint64_t number) except -1:
         while self.at < self.end:
-            if not _next(self.data, &self.at, self.end, &self.field):
+            if not next_field(self.data, &self.at, self.end, &self.field):
                 raise ValueError("a list that is no message of protobuf")
             if self.field.number == number and _count_of(self.data, &self.field) > 0:
                 return True
@@ -189,7 +140,7 @@ cdef bint _fill_ints(const uint8_t[::1] data, carray.array found, Py_ssize_t cou
     while walk.next(INTS):
         at = walk.field.begin
         while at < walk.field.end:
-            if done == count or not _varint(walk.data, &at, walk.field.end, &value):
+            if done == count or not read_varint(walk.data, &at, walk.field.end, &value):
                 raise ValueError("more elements than were counted, or a number of more than ten bytes")
             if not is_narrow:
                 found.data.as_longlongs[done] = <int64_t>value

@@ -39,7 +39,7 @@ from .node_order import sort_nodes
 from .proto import AttributeProto, ModelProto, TensorProto, TypeProto, as_onnx, as_own
 from .types import describe_type, make_port, plain_type
 from .validity import is_valid
-from .wire import NIBBLES, WHOLE_BYTES, outline
+from ._wire import NIBBLES, WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

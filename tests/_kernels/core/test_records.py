@@ -137,6 +137,6 @@ def test_a_field_that_the_kernel_has_not_is_refused(wrong):
 
 
 def test_a_struct_that_is_not_read_whole_is_refused(monkeypatch):
-    monkeypatch.setattr("graphpool._kernels.core.records.describe", lambda name: ("{ int64_t n; }", 16))
+    monkeypatch.setattr("graphpool._kernels.core._records.describe", lambda name: ("{ int64_t n; }", 16))
     with pytest.raises(AssertionError, match="struct of 16 bytes, read as 8"):
         record.__wrapped__("gp_lookup")
