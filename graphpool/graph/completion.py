@@ -32,13 +32,17 @@ def complete_shapes(
     """
     shapes: dict[int, Shape] = dict(given or {})
     for op in ops:
-        sources = [_source_shape(tensor, shapes) for tensor in op.inputs]
-        inferred = _inferred(op, sources)
-        for tensor, shape in zip(op.outputs, inferred, strict=True):
+        sources = []
+        for tensor in op.inputs:
+            known = shapes.get(tensor.id)
+            if known is None:
+                known = shapes[tensor.id] = tensor.shape
+            sources.append(known)
+        for tensor, shape in zip(op.outputs, _inferred(op, sources), strict=True):
             known = shapes.get(tensor.id)
             if known is None and (trust_ops or shape is None):
                 known = tensor.shape
-            shapes[tensor.id] = shape if known is None else _merge(op, tensor, known, shape)
+            shapes[tensor.id] = shape if known is None or known is shape else _merge(op, tensor, known, shape)
     return shapes
 
 
@@ -47,13 +51,6 @@ def _inferred(op: Op, sources: list[Shape]) -> list[Shape]:
     if op.is_inferred and sources == [tensor.shape for tensor in op.inputs]:
         return [tensor.shape for tensor in op.outputs]
     return get_schema(op.kind).infer_shapes(op, sources)
-
-
-def _source_shape(tensor: LogicalTensor, shapes: dict[int, Shape]) -> Shape:
-    shape = shapes.get(tensor.id)
-    if shape is None:
-        shape = shapes[tensor.id] = tensor.shape
-    return shape
 
 
 def _merge(op: Op, tensor: LogicalTensor, known: tuple[int, ...], inferred: Shape) -> tuple[int, ...]:

@@ -23,23 +23,29 @@ class GraphView:
     __slots__ = ("_numbers", "_predecessors", "_successors", "_users", "consumers", "ops", "producer")
 
     def __init__(self, ops: Sequence[Op]) -> None:
-        order = _topological_order(ops)
+        reads = [[tensor.id for tensor in op.inputs] for op in ops]
+        writes = [[tensor.id for tensor in op.outputs] for op in ops]
+        order = _topological_order(ops, reads, writes)
         self.ops: list[Op] = [ops[i] for i in order]
         self._numbers = {op.id: number for number, op in enumerate(self.ops)}
         self.producer: dict[int, int] = {}
         self.consumers: dict[int, list[tuple[int, int]]] = {}
-        for number, op in enumerate(self.ops):
-            for tensor in op.outputs:
-                self.producer[tensor.id] = number
-            for port, tensor in enumerate(op.inputs):
-                self.consumers.setdefault(tensor.id, []).append((number, port))
         # matching asks for these over and over, so they are lists, made once
-        self._users: dict[int, list[int]] = {
-            tensor_id: list(dict.fromkeys([number for number, _ in readers]))
-            for tensor_id, readers in self.consumers.items()
-        }
-        self._successors = [[user for t in op.outputs for user in self._users.get(t.id, ())] for op in self.ops]
-        self._predecessors = [[self.producer[t.id] for t in op.inputs if t.id in self.producer] for op in self.ops]
+        self._users: dict[int, list[int]] = {}
+        self._predecessors: list[list[int]] = []
+        producer, consumers, users = self.producer, self.consumers, self._users
+        for number, i in enumerate(order):
+            self._predecessors.append([producer[tensor_id] for tensor_id in reads[i] if tensor_id in producer])
+            for tensor_id in writes[i]:
+                producer[tensor_id] = number
+            for port, tensor_id in enumerate(reads[i]):
+                if tensor_id not in consumers:
+                    consumers[tensor_id], users[tensor_id] = [(number, port)], [number]
+                    continue
+                consumers[tensor_id].append((number, port))
+                if users[tensor_id][-1] != number:
+                    users[tensor_id].append(number)
+        self._successors = [[user for tensor_id in writes[i] for user in users.get(tensor_id, ())] for i in order]
 
     def in_order(self, ops: Iterable[Op]) -> list[Op]:
         """Ops of the graph in topological order."""
@@ -62,17 +68,16 @@ class GraphView:
         return all(user in readers for user in self._successors[number])
 
 
-def _topological_order(ops: Sequence[Op]) -> list[int]:
-    """Depth-first from the inputs, so that a chain of ops stays together in the order."""
-    producer = {tensor.id: i for i, op in enumerate(ops) for tensor in op.outputs}
-    waiting = [0] * len(ops)
+def _topological_order(ops: Sequence[Op], reads: Sequence[list[int]], writes: Sequence[list[int]]) -> list[int]:
+    """Depth-first from the inputs, so that a chain of ops stays together in the order; the ops by their tensors' ids."""
+    producer = {tensor_id: i for i, ids in enumerate(writes) for tensor_id in ids}
+    waiting = []
     readers: list[list[int]] = [[] for _ in ops]
-    for i, op in enumerate(ops):
-        for tensor in op.inputs:
-            source = producer.get(tensor.id)
-            if source is not None:
-                readers[source].append(i)
-                waiting[i] += 1
+    for i, ids in enumerate(reads):
+        sources = [producer[tensor_id] for tensor_id in ids if tensor_id in producer]
+        for source in sources:
+            readers[source].append(i)
+        waiting.append(len(sources))
     ready = [i for i in range(len(ops) - 1, -1, -1) if waiting[i] == 0]
     order = []
     while ready:

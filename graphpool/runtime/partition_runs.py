@@ -28,20 +28,33 @@ def merge_neighbours(graph: Graph, partitions: Sequence[Partition]) -> list[Part
 
     Cost: linear in ops and ports.
     """
-    reads = Counter(tensor.id for op in graph.ops for tensor in op.inputs)
     runs: list[list[Partition]] = []
-    ports = _Ports(reads)
     for partition in partitions:
         backend = partition.backend
         if runs and backend is not None and backend.merges and runs[-1][-1].backend is backend:
-            ports.add(partition)
-            if len(ports) <= MOST_PORTS:
-                runs[-1].append(partition)
-                continue
-        runs.append([partition])
-        ports = _Ports(reads)
-        ports.add(partition)
+            runs[-1].append(partition)
+        else:
+            runs.append([partition])
+    if sum(2 * len(op.inputs) + len(op.outputs) for op in graph.ops) > MOST_PORTS:
+        reads = Counter(tensor.id for op in graph.ops for tensor in op.inputs)
+        runs = [part for run in runs for part in _within_ports(run, reads)]
     return [graph.merge_partitions(run) for run in runs]
+
+
+def _within_ports(run: Sequence[Partition], reads: Mapping[int, int]) -> list[list[Partition]]:
+    """The partitions of a run, begun anew where they would have too many ports."""
+    parts: list[list[Partition]] = []
+    ports = _Ports(reads)
+    for partition in run:
+        ports.add(partition)
+        if parts and len(ports) <= MOST_PORTS:
+            parts[-1].append(partition)
+            continue
+        if parts:
+            ports = _Ports(reads)
+            ports.add(partition)
+        parts.append([partition])
+    return parts
 
 
 class _Ports:
