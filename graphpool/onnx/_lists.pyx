@@ -47,6 +47,7 @@ def split(const uint8_t[::1] data not None, Py_ssize_t begin, Py_ssize_t end):
     all of that. `begin` and `end` are where the message lies in `data`. Cost: a few nanoseconds an element.
     """
     cdef Field field
+    cdef bint is_type
     cdef Py_ssize_t at = begin, found, count = 0, nbytes = 0
     cdef uint64_t kind = 0, type_ = 0
     cdef const uint8_t *source = &data[0] if data.shape[0] else NULL
@@ -62,7 +63,8 @@ def split(const uint8_t[::1] data not None, Py_ssize_t begin, Py_ssize_t end):
         if found == 0 and (field.number < FLOATS or field.number > STRINGS or field.wire_type != BYTES):
             if field.number not in (NAME, DOC_STRING, TYPE, REF_ATTR_NAME):
                 return None
-            if field.number == TYPE and (field.wire_type != VARINT or not read_varint(source, &field.begin, end, &type_)):
+            is_type = field.number == TYPE
+            if is_type and (field.wire_type != VARINT or not read_varint(source, &field.begin, end, &type_)):
                 return None
             parts.append(data[field.start : field.end])
             if len(parts) > MOST_OTHERS:

@@ -96,7 +96,7 @@ cdef class Record:
     def __init__(self, str fields not None):
         cdef Record inner
         cdef _Slot slot
-        cdef Py_ssize_t alignment, nbytes, k
+        cdef Py_ssize_t alignment, nbytes
         cdef list listed = _declared(fields)
         if self._numbers is not NULL:
             raise TypeError("a record is made once")
@@ -114,7 +114,7 @@ cdef class Record:
             slot.start, slot.count, slot.shape, slot.inner = self._count, math.prod(shape), shape, inner
             slot.pitch = shape[-1] if shape else 1
             self._slots[name] = slot
-            for k in range(slot.count):
+            for _ in range(slot.count):
                 self._numbers[self._count] = Number(self.nbytes, nbytes, <char>ord(letter))
                 self.nbytes += nbytes
                 self._count += 1
