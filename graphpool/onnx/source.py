@@ -29,6 +29,7 @@ from graphpool.runtime.model_metadata import ModelMetadata
 from graphpool.runtime.nibbles import Nibbles
 from graphpool.typing import DataType
 
+from ._wire import NIBBLES, WHOLE_BYTES, outline
 from .arrays import numpy_type, to_array
 from .boundary import Boundary
 from .bounds import Bounds, check_list, check_model, graphs_of
@@ -39,7 +40,6 @@ from .node_order import sort_nodes
 from .proto import AttributeProto, ModelProto, TensorProto, TypeProto, as_onnx, as_own
 from .types import describe_type, make_port, plain_type
 from .validity import is_valid
-from ._wire import NIBBLES, WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,10 +6,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
+from graphpool.onnx._wire import outline
 from graphpool.onnx.boundary import Boundary
 from graphpool.onnx.node import make_node
 from graphpool.onnx.source import read_model
-from graphpool.onnx._wire import outline
 from tests.helpers.onnx_models import check_against_evaluator, make_model, node_model, random_array
 
 X, W = random_array((2, 3)), random_array((3, 4))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
+from graphpool.onnx._wire import outline
 from graphpool.onnx.proto import TypeProto
 from graphpool.onnx.source import read_model
-from graphpool.onnx._wire import outline
 
 LARGE = 2**14  # elements of 4 bytes each
 
