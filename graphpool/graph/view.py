@@ -69,7 +69,7 @@ class GraphView:
 
 
 def _topological_order(ops: Sequence[Op], reads: Sequence[list[int]], writes: Sequence[list[int]]) -> list[int]:
-    """Depth-first from the inputs, so that a chain of ops stays together; `reads` and `writes` have the tensors' ids."""
+    """Depth-first from the inputs, so that chains of ops stay together; `reads` and `writes` are ids of tensors."""
     producer = {tensor_id: i for i, ids in enumerate(writes) for tensor_id in ids}
     waiting = []
     readers: list[list[int]] = [[] for _ in ops]
