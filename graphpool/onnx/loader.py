@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,6 +206,7 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
     return model
 
 
+@cache
 def importer() -> tuple[Any, Any]:
     """`read_model` and `Specialiser`, or UnsupportedError without the package onnx; all that loading takes is imported.
 

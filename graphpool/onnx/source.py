@@ -144,7 +144,9 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, as_inputs: 
     lists = _check(skeleton, name, lists)
     if skeleton.functions:
         skeleton = _inlined(skeleton)
-    nodes = [Node(node, lists.get(number)) for number, node in enumerate(skeleton.graph.node)]
+        nodes = [Node(node) for node in skeleton.graph.node]
+    else:
+        nodes = [Node(node, lists.get(number, {})) for number, node in enumerate(skeleton.graph.node[:])]
     if lists:
         trim_heap()  # what they were arranged in was more than is kept of them
     _unpack_read(constants, nodes, [port.name for port in outputs])

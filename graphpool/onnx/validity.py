@@ -30,14 +30,15 @@ _SIGNS = {
     "G": AttributeProto.GRAPHS, "X": AttributeProto.SPARSE_TENSORS, "Y": AttributeProto.TYPE_PROTOS,
 }  # fmt: skip
 
-_FIELDS: dict[int, str] = {
-    AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
-    AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints",
-    AttributeProto.STRINGS: "strings",
+_FIELDS: dict[int, frozenset[str]] = {
+    kind: frozenset({field, "name", "type", "doc_string"})
+    for kind, field in (
+        (AttributeProto.FLOAT, "f"), (AttributeProto.INT, "i"), (AttributeProto.STRING, "s"),
+        (AttributeProto.TENSOR, "t"), (AttributeProto.GRAPH, "g"), (AttributeProto.FLOATS, "floats"),
+        (AttributeProto.INTS, "ints"), (AttributeProto.STRINGS, "strings"),
+    )
 }  # fmt: skip
-"""Type of an attribute -> the field of its value; of others this module is unsure."""
-
-_BESIDES = frozenset({"name", "type", "doc_string"})
+"""Type of an attribute -> the fields that it may have; of others this module is unsure."""
 
 
 class _Op(NamedTuple):
@@ -99,36 +100,38 @@ def _check_graph(graph: Any, versions: Mapping[str, int], outer: frozenset[str],
     for tensor in graph.initializer:
         _check_tensor(tensor)
     known |= outer
-    for node in graph.node:
-        inputs, outputs = node.input[:], node.output[:]
-        _require(all(name in known for name in inputs if name) and (inputs or outputs) and node.op_type)
-        _require(node.domain in versions)
-        op = _op_at(node.domain, node.op_type, versions[node.domain])
-        if op is not None:
-            _require(len(inputs) in op.inputs and all(inputs[: op.inputs.start]))
-            _require(len(outputs) in op.outputs and all(outputs[: op.outputs.start]))
+    for node in graph.node[:]:
+        inputs, outputs, domain, op_type = node.input[:], node.output[:], node.domain, node.op_type
+        if domain not in versions or not op_type or not (inputs or outputs):
+            raise _UnsureError
+        if not known.issuperset(inputs) and not all(name in known for name in inputs if name):
+            raise _UnsureError
+        op = _op_at(domain, op_type, versions[domain])
+        for counts, names in () if op is None else ((op.inputs, inputs), (op.outputs, outputs)):
+            if len(names) not in counts or not all(names[: counts.start]):
+                raise _UnsureError
         _check_attributes(node, op, versions, known, may_own)
         given = [name for name in outputs if name]
-        _require(known.isdisjoint(given) and len(set(given)) == len(given))
+        if not known.isdisjoint(given) or len(set(given)) != len(given):
+            raise _UnsureError
         known.update(given)
     _require(all(info.name in known and info.name not in outer for info in graph.output))
 
 
 def _check_attributes(node: Any, op: _Op | None, versions: Mapping[str, int], known: set[str], may_own: bool) -> None:
-    left = set() if op is None else set(op.required)
-    seen = set()
+    seen: set[str] = set()
     for item in node.attribute[:]:
         name, kind = item.name, item.type
-        _require(name and name not in seen and (op is None or op.attributes.get(name) == kind))
-        field = _FIELDS.get(kind)
-        _require(field is not None and {entry.name for entry, _ in item.ListFields()} - _BESIDES <= {field})
+        if not name or name in seen or (op is not None and op.attributes.get(name) != kind):
+            raise _UnsureError
+        if kind not in _FIELDS or not {entry.name for entry, _ in item.ListFields()} <= _FIELDS[kind]:
+            raise _UnsureError
         seen.add(name)
-        left.discard(name)
         if kind == AttributeProto.TENSOR:
             _check_tensor(item.t)
         elif kind == AttributeProto.GRAPH:
             _check_graph(item.g, versions, frozenset(known), may_own)
-    _require(not left)
+    _require(op is None or op.required <= seen)
 
 
 def _check_tensor(tensor: Any) -> None:

@@ -264,14 +264,16 @@ def _mapping_of(array: Any) -> mmap.mmap | None:
         kind = type(base)
         if kind is np.ndarray:
             base = base.base
+        elif isinstance(base, MappedFile):
+            return base
+        elif kind is bytes:
+            return None
         elif kind is memoryview:
             base = base.obj
         elif kind is ConstantBuffer:
             base = base.owner
         elif isinstance(base, np.ndarray):
             base = base.base
-        elif isinstance(base, MappedFile):
-            return base
         elif isinstance(base, mmap.mmap):
             with memoryview(base) as view:
                 return base if view.readonly else None
