@@ -232,6 +232,7 @@ class Graph:
     def _check_tensors(self, op: Op) -> None:
         """One id means one tensor, and every tensor has at most one producer."""
         written: set[int] = set()
+        read = {tensor.id for tensor in op.inputs}
         for tensor in (*op.inputs, *op.outputs):
             known = self._tensors.get(tensor.id, tensor)
             if known is not tensor and known != tensor:
@@ -253,7 +254,7 @@ class Graph:
                     tensor_id=tensor.id,
                 )
             written.add(tensor.id)
-            if any(tensor.id == source.id for source in op.inputs):
+            if tensor.id in read:
                 raise InvalidGraphError(
                     explain(f"{op.label}: tensor {tensor.id} is its input and its output", accepted="an acyclic graph"),
                     op_id=op.id,

@@ -113,7 +113,10 @@ class Growth:
         looked at, at most `MAX_REGION`.
         """
         view, region = self.view, list[int]()
-        open_values = {value: [n for n in view.users(value) if n not in inside]}
+        readers = [n for n in view.users(value) if n not in inside]
+        if not readers or not self.free[readers[0]] or not fits(view.ops[readers[0]]):
+            return region  # as mostly
+        open_values = {value: readers}
         while not region or len(open_values) > 1:
             users = [numbers[0] for numbers in open_values.values() if numbers]
             if not users or (region and len(users) < len(open_values)) or len(region) == MAX_REGION:

@@ -116,23 +116,44 @@ class Op:
         is_same = all(map(is_, (*inputs, *outputs, *attrs.values()), own))
         return self if is_same else self._with(MappingProxyType(attrs), tuple(inputs), tuple(outputs))
 
-    def with_inferred_shapes(self, shapes: Sequence[tuple[int, ...] | None]) -> Op:
-        """The same op with shapes of its outputs.
+    @classmethod
+    def inferred(
+        cls,
+        id: int,
+        kind: str,
+        inputs: Sequence[LogicalTensor],
+        outputs: Sequence[LogicalTensor],
+        name: str | None,
+        attrs: Mapping[str, Any],
+    ) -> Op:
+        """An op of tensors and an id that were checked before, as `checked`, with the shapes of its outputs inferred.
 
         Parameters
         ----------
-        shapes : sequence of (tuple of int) or None
-            For each output what `OpSchema.infer_shapes` gives for the shapes of the inputs.
+        id, kind, inputs, outputs, name, attrs
+            As of the constructor; the outputs have no shapes yet.
 
         Returns
         -------
         op : Op
+
+        Raises
+        ------
+        InvalidOpError, InvalidDataTypeError, InvalidShapeError
+            It does not satisfy its schema.
         """
-        outputs = tuple([t.with_shape(shape) for t, shape in zip(self.outputs, shapes, strict=True)])
-        other = self._with(self.attrs, self.inputs, outputs)
-        other._is_checked = self._is_checked  # schemas look at no shape of an output
-        other.is_inferred = all(tensor.is_shape_known for tensor in outputs)
-        return other
+        op = object.__new__(cls)
+        op.id, op.kind, op.name = id, kind, f"{kind}_{id}" if name is None else name
+        op.inputs, op.outputs, op.attrs = tuple(inputs), tuple(outputs), attrs
+        op.is_inferred = op._is_checked = False
+        schema = get_schema(kind)
+        op.attrs = MappingProxyType(schema.complete(op.label, attrs))
+        schema.validate(op)
+        shapes = schema.infer_shapes(op, [tensor.shape for tensor in inputs])
+        op._is_checked = True  # schemas look at no shape of an output
+        op.outputs = tuple([t.with_shape(shape) for t, shape in zip(op.outputs, shapes, strict=True)])
+        op.is_inferred = all(tensor.is_shape_known for tensor in op.outputs)
+        return op
 
     def checked(self) -> Op:
         """The op with complete attributes, which satisfies its schema; itself where that was found out before.

@@ -254,8 +254,7 @@ class GraphBuilder:
         targets = [shapeless_tensor(number, _buffered(t)) for number, t in enumerate(wanted, self._next_id + 1)]
         self._next_id += len(targets)
         name = name or (self.node.label if self.node is not None else "")
-        op = Op(len(self.ops), kind, sources, targets, name or None, **attrs).checked()
-        op = op.with_inferred_shapes(get_schema(kind).infer_shapes(op, [source.shape for source in sources]))
+        op = Op.inferred(len(self.ops), kind, sources, targets, name or None, attrs)
         self.ops.append(op)
         return [Value(tensor=target) for target in op.outputs]
 

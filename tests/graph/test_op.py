@@ -37,13 +37,18 @@ def test_what_replaces_attributes_or_ports_is_checked_again():
         checked.with_ports((X, W.replace(dtype="s32")), (Y,)).checked()
 
 
-def test_inferred_shapes_leave_an_op_checked():
-    op = matmul().checked().with_inferred_shapes([(2, 4)])
+def test_an_inferred_op_is_checked_and_has_the_shapes_that_follow():
+    op = gp.Op.inferred(7, "MatMul", [X, W], [Y], None, {"transpose_a": False})
+    same = matmul(transpose_a=False).checked()
     assert op.checked() is op
+    assert (op.id, op.kind, op.name, op.inputs, op.attrs) == (7, "MatMul", "MatMul_7", (X, W), same.attrs)
     assert op.outputs == (Y.replace(shape=(2, 4)),)
     assert op.is_inferred
     assert not op.with_ports(op.inputs, op.outputs).is_inferred
-    assert matmul().with_inferred_shapes([(2, 4)]).outputs == op.outputs
+    with pytest.raises(gp.InvalidOpError, match="transpose_c"):
+        gp.Op.inferred(7, "MatMul", [X, W], [Y], None, {"transpose_c": True})
+    with pytest.raises(gp.InvalidShapeError):
+        gp.Op.inferred(7, "MatMul", [X, X], [Y], None, {})
 
 
 def test_a_graph_keeps_a_checked_op_as_it_is():
