@@ -10,6 +10,6 @@ _dispatch.pyx   lookup(name) -> Kernel; call() for tests
 _team.pyx       Team: threads that help the one that runs kernels
 _blas.pyx blas.py  SciPy's BLAS for kernels that call it; loads it when one does for the first time
 call.py         KernelCall: a kernel with its parameter block, task count and scratch
-records.py      structs, enumerations and numbers of C as Python reads and writes them: GP_RECORD, GP_ENUM, GP_NUMBER
+records.py      what the C sources say to Python: GP_ENUM, GP_NUMBER; _records.pyx: structs of GP_RECORD as bytes
 spaces.py       index spaces, as families share them
 """
