@@ -33,11 +33,13 @@ WINDOWS = frozenset({"Convolution", "ConvTranspose", "AvgPool", "MaxPool", "Inte
 _BORDER_NS = 0.25
 _WINDOW_NS_PER_FLOP = 0.004
 _POINT_NS_PER_FLOP = 0.001
+_PATCH_NS = 0.15
 _BYTES_NS_PER_FLOP = 0.006
 _TAP_NS = 0.25
 """Measured on one core of an AMD EPYC (family 25): a copy between the layouts, an element; what convolutions with
-kernels of several taps and of one gain, and those of bytes, a floating-point operation; what depthwise windows and
-pools of bytes gain, a tap of a result. Other pools and resampling run about as fast either way."""
+kernels of several taps and of one gain, a floating-point operation, and for each element of a patch that is not
+gathered; what those of bytes gain, a floating-point operation, and depthwise windows and pools of bytes, a tap of a
+result. Other pools and resampling run about as fast either way."""
 
 
 @dataclass(eq=False)
@@ -167,5 +169,8 @@ def _gain_ns(group: AnchorGroup, shapes: Mapping[int, tuple[int, ...]]) -> float
         return _TAP_NS * result * taps
     if is_bytes:
         return _BYTES_NS_PER_FLOP * (2 * result * taps * weights[inner])
-    per_flop = _WINDOW_NS_PER_FLOP if taps > 1 else _POINT_NS_PER_FLOP
-    return per_flop * (2 * result * taps * weights[inner])
+    flops: int = 2 * result * taps * weights[inner]
+    if taps == 1:
+        return _POINT_NS_PER_FLOP * flops
+    nelements: int = flops // (2 * shapes[op.outputs[0].id][1]) * op.attrs["groups"]
+    return _WINDOW_NS_PER_FLOP * flops + _PATCH_NS * nelements
