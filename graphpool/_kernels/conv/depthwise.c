@@ -1,9 +1,11 @@
-/* Depthwise convolution of channels-last images of f32 or bytes: every channel by itself, vectors run along channels.
+/* Depthwise convolution of channels-last images of f32 or bytes: every channel by itself, vectors run along channels. Of
+ * f32 also groups of few channels: a tap has a term for each channel of a group, and the lanes of a group all multiply
+ * that channel, so that vectors are full where a product for each group would leave most of their lanes empty.
  *
  * A task is one row of results of one image for a block of channels. A tile of pixels adds up its taps in registers,
  * one vector of channels at a time. Neighbouring pixels meet the same pixel of the source with neighbouring taps: with
  * a few taps in registers a source pixel is loaded once for all of them, so that arithmetic is the bound and not loads.
- * Weights lie by (tap, channel). Bytes become f32 where they are loaded, and their weights are f32 that hold integers:
+ * Weights lie by (tap, channel of the group on the source's side, channel). Bytes become f32 where they are loaded, and their weights are f32 that hold integers:
  * sums of up to 256 products of 8-bit integers are exact in f32, where multiplying and adding is one instruction. Sums
  * begin with what the zero point takes away. Pixels outside the source are passed over. Those of bytes are the zero
  * point, so that all pixels of a row begin alike. args: src, weights, scales of bytes, then those of the post-ops. */
@@ -15,7 +17,7 @@
 
 GP_RECORD(gp_depthwise_packed, {
     gp_window window; /* its dst strides are those of images, rows and pixels */
-    int64_t channels, channel_block;
+    int64_t channels, channel_block, width; /* width: channels of a group, a power of two */
     int64_t residual_n, residual[3];
     int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
@@ -41,7 +43,7 @@ GP_RECORD(tap_run, {
  * have weights `tap` floats apart; those of the next result meet what lies `next` bytes further. */
 typedef struct {
     tap_run *runs;
-    int64_t nruns, step, next, columns, channels, tap;
+    int64_t nruns, step, next, columns, channels, tap, width;
     const float *first; /* what sums begin with; NULL: zeros */
     float zero, lo, hi;
     char *dst;
@@ -83,21 +85,29 @@ GP_INLINE gp_vf load_pixel(const enum gp_dtype type, const char *src, int64_t le
     return __builtin_convertvector(widen_bytes(type, src, left), gp_vf);
 }
 
+/* What a vector of channels reads of each pixel of the source. */
+typedef struct {
+    int64_t left;  /* channels that exist there */
+    gp_vi lanes;   /* those that are multiplied, if is_grouped */
+    float zero;
+} pixel_part;
+
 /* Add the taps of a run: pixel i meets pixel i * stride + k of the source with tap k. Those from `first` to `last` exist,
- * all of them if is_inner. */
-GP_INLINE void add_taps(const enum gp_dtype type, const int taps, const int stride, const int is_inner, const char *src,
-                        int64_t step, int64_t first, int64_t last, const float *weights, int64_t channels, int64_t left,
-                        float zero, pixel_sums acc)
+ * all of them if is_inner. Of the weights, `tap` floats apart, `left` exist. */
+GP_INLINE void add_taps(const enum gp_dtype type, const int is_grouped, const int taps, const int stride,
+                        const int is_inner, const char *src, const pixel_part part, int64_t step, int64_t first,
+                        int64_t last, const float *weights, int64_t tap, int64_t left, pixel_sums acc)
 {
     gp_vf w[GP_TILE_TAPS];
     GP_EACH(k, taps)
-        w[k] = gp_load_some(weights + k * channels, left);
+        w[k] = gp_load_some(weights + k * tap, left);
 #pragma GCC unroll 32
     for (int s = 0; s < (GP_TILE_PIXELS - 1) * stride + taps; s++) {
         const int is_outside = !is_inner && (s < first || s >= last);
         if (type == GP_F32 && is_outside)
             continue;
-        const gp_vf x = is_outside ? gp_splat(zero) : load_pixel(type, src + s * step, left);
+        const gp_vf whole = is_outside ? gp_splat(part.zero) : load_pixel(type, src + s * step, part.left);
+        const gp_vf x = is_grouped ? gp_pick_lanes(whole, part.lanes) : whole;
         GP_EACH(k, taps)
             if (s >= k && (s - k) % stride == 0 && (s - k) / stride < GP_TILE_PIXELS)
                 acc[(s - k) / stride][0] = gp_vfma(x, w[k], acc[(s - k) / stride][0]);
@@ -131,17 +141,16 @@ GP_INLINE void store_bytes(gp_packed_sink sink, const int is_whole, int64_t ow, 
 }
 
 /* One vector of channels of a tile of pixels; `left` channels and `pixels` pixels of them exist. sink: of bytes. */
-GP_INLINE void tile_vector(const enum gp_dtype type, const gp_depthwise_packed *p, const int stride, const int is_whole,
-                           const int is_inner, const result_row *row, const gp_packed_sink *sink, int64_t ow,
-                           int64_t pixels, int64_t c, int64_t left)
+GP_INLINE void tile_vector(const enum gp_dtype type, const int is_grouped, const gp_depthwise_packed *p,
+                           const int stride, const int is_whole, const int is_inner, const result_row *row,
+                           const gp_packed_sink *sink, int64_t ow, int64_t pixels, int64_t c, int64_t left)
 {
     const gp_window *w = &p->window;
     pixel_sums acc;
     GP_EACH(i, GP_TILE_PIXELS)
         acc[i][0] = row->first ? gp_load_some(row->first + c, left) : (gp_vf){0};
     for (const tap_run *run = row->runs; run < row->runs + row->nruns; run++) {
-        const char *src = run->src + ow * row->next + c * nbytes_of(type);
-        const float *tap = run->weights + c;
+        const char *src = run->src + ow * row->next;
         int64_t first = 0, last = 0;
         if (!is_inner) {
             const int64_t column = run->column + ow * w->stride[2];
@@ -153,13 +162,23 @@ GP_INLINE void tile_vector(const enum gp_dtype type, const gp_depthwise_packed *
             }
         }
 #define GP_ADD(n) \
-    add_taps(type, n, stride, is_inner, src, row->step, first, last, tap, row->tap, is_whole ? GP_VL : left,\
-             row->zero, acc)
-        switch (run->taps) {
-        case 1: GP_ADD(1); break;
-        case 2: GP_ADD(2); break;
-        case 3: GP_ADD(3); break;
-        default: GP_ADD(4); break;
+    add_taps(type, is_grouped, n, stride, is_inner, src + from * nbytes_of(type), part, row->step, first, last, weights,\
+             row->tap, is_whole ? GP_VL : left, acc)
+        for (int64_t term = 0; term < (is_grouped ? row->width : 1); term++) {
+            int64_t from = c;
+            pixel_part part = {.left = is_whole ? GP_VL : left, .zero = row->zero};
+            if (is_grouped) { /* the vector of the source that has this channel of the groups */
+                from = (c & -row->width) + (term & -GP_VL);
+                part.left = is_whole ? GP_VL : row->channels - from;
+                part.lanes = (GP_LANE_NUMBERS & (int32_t)-row->width) + (int32_t)(term & (GP_VL - 1));
+            }
+            const float *weights = run->weights + term * p->channels + c;
+            switch (run->taps) {
+            case 1: GP_ADD(1); break;
+            case 2: GP_ADD(2); break;
+            case 3: GP_ADD(3); break;
+            default: GP_ADD(4); break;
+            }
         }
 #undef GP_ADD
     }
@@ -170,8 +189,8 @@ GP_INLINE void tile_vector(const enum gp_dtype type, const gp_depthwise_packed *
 }
 
 /* All pixels of a row. What the last tile adds up beyond its end is thrown away. */
-GP_INLINE void tiles(const enum gp_dtype type, const gp_depthwise_packed *p, const int stride, const result_row *given,
-                     const gp_packed_sink *sink)
+GP_INLINE void tiles(const enum gp_dtype type, const int is_grouped, const gp_depthwise_packed *p, const int stride,
+                     const result_row *given, const gp_packed_sink *sink)
 {
     const gp_window *w = &p->window;
     const result_row copy = *given, *row = &copy; /* that the stores cannot change */
@@ -181,27 +200,29 @@ GP_INLINE void tiles(const enum gp_dtype type, const gp_depthwise_packed *p, con
         const int is_inner = begin >= 0 && begin + reach < w->in[2];
         int64_t c = 0;
         for (; is_inner && c + GP_VL <= row->channels; c += GP_VL)
-            tile_vector(type, p, stride, 1, 1, row, sink, ow, pixels, c, GP_VL);
+            tile_vector(type, is_grouped, p, stride, 1, 1, row, sink, ow, pixels, c, GP_VL);
         for (; c + GP_VL <= row->channels; c += GP_VL)
-            tile_vector(type, p, stride, 1, 0, row, sink, ow, pixels, c, GP_VL);
+            tile_vector(type, is_grouped, p, stride, 1, 0, row, sink, ow, pixels, c, GP_VL);
         if (c < row->channels)
-            tile_vector(type, p, stride, 0, 0, row, sink, ow, pixels, c, row->channels - c);
+            tile_vector(type, is_grouped, p, stride, 0, 0, row, sink, ow, pixels, c, row->channels - c);
     }
 }
 
 /* A function for each type and stride, as the time of compiling one grows faster than its length. */
-#define GP_TILES(name, type, stride)                                                                                   \
+#define GP_TILES(name, type, is_grouped, stride)                                                                       \
     static __attribute__((noinline)) void name(const gp_depthwise_packed *p, const result_row *row,                    \
                                                const gp_packed_sink *sink)                                             \
     {                                                                                                                  \
-        tiles(type, p, stride, row, sink);                                                                             \
+        tiles(type, is_grouped, p, stride, row, sink);                                                                 \
     }
-GP_TILES(tiles_f32_1, GP_F32, 1)
-GP_TILES(tiles_f32_2, GP_F32, 2)
-GP_TILES(tiles_s8_1, GP_S8, 1)
-GP_TILES(tiles_s8_2, GP_S8, 2)
-GP_TILES(tiles_u8_1, GP_U8, 1)
-GP_TILES(tiles_u8_2, GP_U8, 2)
+GP_TILES(tiles_f32_1, GP_F32, 0, 1)
+GP_TILES(tiles_f32_2, GP_F32, 0, 2)
+GP_TILES(tiles_groups_1, GP_F32, 1, 1)
+GP_TILES(tiles_groups_2, GP_F32, 1, 2)
+GP_TILES(tiles_s8_1, GP_S8, 0, 1)
+GP_TILES(tiles_s8_2, GP_S8, 0, 2)
+GP_TILES(tiles_u8_1, GP_U8, 0, 1)
+GP_TILES(tiles_u8_2, GP_U8, 0, 2)
 
 /* Whether tiles have a stride of 2 within them; with all others pixels share no source, or lie side by side. */
 static int is_halved(const gp_depthwise_packed *p, const result_row *row)
@@ -211,7 +232,10 @@ static int is_halved(const gp_depthwise_packed *p, const result_row *row)
 
 static void sum_row_of_floats(const gp_depthwise_packed *p, const result_row *row)
 {
-    (is_halved(p, row) ? tiles_f32_2 : tiles_f32_1)(p, row, NULL);
+    if (p->width > 1)
+        (is_halved(p, row) ? tiles_groups_2 : tiles_groups_1)(p, row, NULL);
+    else
+        (is_halved(p, row) ? tiles_f32_2 : tiles_f32_1)(p, row, NULL);
 }
 
 /* c: of the first channel of the block. */
@@ -245,14 +269,15 @@ static int64_t find_runs(const gp_depthwise_packed *p, int64_t nbytes, const cha
                          int64_t oh, int64_t most, tap_run *runs)
 {
     const gp_window *w = &p->window;
+    const int64_t tap = p->channels * p->width;
     int64_t n = 0;
     for (int64_t kd = 0; kd < w->kernel[0]; kd++)
-        for (int64_t kh = 0; kh < w->kernel[1]; kh++, weights += w->kernel[2] * p->channels) {
+        for (int64_t kh = 0; kh < w->kernel[1]; kh++, weights += w->kernel[2] * tap) {
             const int64_t id = gp_source_of(w, 0, od, kd, 0), ih = gp_source_of(w, 1, oh, kh, 0);
             for (int64_t k = 0; id >= 0 && ih >= 0 && k < w->kernel[2]; k += most, n++) {
                 const int64_t column = k * w->dilation[2] - w->pad[2];
                 const int64_t at = id * w->src[0] + ih * w->src[1] + column * w->src[2];
-                runs[n] = (tap_run){src + at * nbytes, weights + k * p->channels, gp_min(w->kernel[2] - k, most), column};
+                runs[n] = (tap_run){src + at * nbytes, weights + k * tap, gp_min(w->kernel[2] - k, most), column};
             }
         }
     return n;
@@ -283,7 +308,8 @@ static void task(const gp_depthwise_packed *p, const gp_depthwise_s8 *bytes, con
         .runs = (tap_run *)(scratch + p->runs_offset),
         .columns = is_shared ? 1 : w->stride[2],
         .channels = gp_min(p->channels - c, p->channel_block),
-        .tap = p->channels,
+        .tap = p->channels * p->width,
+        .width = p->width,
         .lo = p->lo,
         .hi = p->hi,
         .dst = scratch,
@@ -342,6 +368,7 @@ GP_DEFINE_KERNEL(s8_conv_depthwise)
 
 const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[] = {
     GP_ENTRY(f32_conv_depthwise_packed, gp_depthwise_packed),
+    {"f32_conv_groups_packed", GP_KERNEL(f32_conv_depthwise_packed), &gp_depthwise_packed_record}, /* of several channels */
     GP_ENTRY(s8_conv_depthwise, gp_depthwise_s8),
     GP_INNER(tap_run),
     GP_TABLE_END,

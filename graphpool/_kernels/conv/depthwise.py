@@ -1,6 +1,7 @@
-"""Depthwise convolution of channels-last images, with constant weights that lie by (tap, channel).
+"""Depthwise convolution of channels-last images, and that of groups of few channels.
 
-Kernels: ``f32_conv_depthwise_packed``, and ``s8_conv_depthwise`` of bytes; ``conv/depthwise.c`` says how they work.
+Kernels: ``f32_conv_depthwise_packed``, ``f32_conv_groups_packed`` where a group has several channels, and
+``s8_conv_depthwise`` of bytes; ``conv/depthwise.c`` says how they work.
 """
 
 from __future__ import annotations
@@ -22,31 +23,50 @@ from .problem import ConvFormat, ConvProblem, check_weight_strides
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MOST_TAPS", "DepthwiseFormat", "Int8DepthwiseFormat"]
+    from .problem import ConvShape
+
+__all__ = ["MOST_TAPS", "DepthwiseFormat", "Int8DepthwiseFormat", "is_narrow"]
 
 MOST_TAPS = 256
 """Products of 8-bit integers whose sum f32 holds exactly."""
+
+_WIDTHS = (1, 2, 4, 8)
+"""Channels of a group for which vectors along all channels are worth while: those of vectors of eight at most."""
 
 _CHANNEL_BLOCK = 512
 """Channels of a task: rows of results are tasks enough, but those of few pixels and many channels divide further."""
 
 
+def is_narrow(shape: ConvShape) -> bool:
+    """Whether groups have as many channels on both sides, one of the numbers that `DepthwiseFormat` takes."""
+    width = max(shape.in_channels, 1) / shape.groups
+    return shape.in_channels == shape.out_channels and width in _WIDTHS
+
+
 @dataclass(frozen=True)
 class DepthwiseFormat(ConvFormat):
-    """A `ConvFormat`: float32 by (tap, channel); more than one channel a group is an `InvalidArgumentError`."""
+    """A `ConvFormat`: float32 by (tap, input channel in the group, channel).
+
+    `InvalidArgumentError` unless `is_narrow` holds.
+    """
 
     is_exact = True
 
     def __post_init__(self) -> None:
-        got = self.shape.in_channels, self.shape.out_channels, self.shape.groups
-        if got != (got[0], got[0], max(got[0], 1)):
+        if not is_narrow(self.shape):
+            got = self.shape.in_channels, self.shape.out_channels, self.shape.groups
             what = "channels of both sides and groups of a depthwise convolution"
-            raise InvalidArgumentError(explain(what, accepted="one number", got=got))
+            raise InvalidArgumentError(explain(what, accepted=f"one number, and {_WIDTHS} of them a group", got=got))
+
+    @property
+    def width(self) -> int:
+        """Channels of a group."""
+        return max(self.shape.in_channels // self.shape.groups, 1)
 
     @property
     def nbytes(self) -> int:
         """Of the packed weights. Unit: bytes."""
-        return 4 * self.shape.out_channels * math.prod(self.shape.kernel)
+        return 4 * self.shape.out_channels * self.width * math.prod(self.shape.kernel)
 
     def pack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`."""
@@ -59,24 +79,25 @@ class DepthwiseFormat(ConvFormat):
         return copy(extents, self._packed_strides(), strides, 4, isa=self.isa)
 
     def _axes(self, strides: Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
-        """Extents and strides of (channel, spatial...)."""
+        """Extents and strides of (group, channel, input channel, spatial...)."""
         check_weight_strides(strides, len(self.shape.kernel))
-        return (self.shape.out_channels, *self.shape.kernel), [strides[0], *strides[3:]]
+        return (self.shape.out_channels // self.width, self.width, self.width, *self.shape.kernel), list(strides)
 
     def _packed_strides(self) -> tuple[int, ...]:
         kernel, channels = self.shape.kernel, self.shape.out_channels
-        return 1, *(channels * math.prod(kernel[axis + 1 :]) for axis in range(len(kernel)))
+        taps = (channels * self.width * math.prod(kernel[axis + 1 :]) for axis in range(len(kernel)))
+        return self.width, 1, channels, *taps
 
     def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """See `ConvFormat`: of a float32 image; channels are contiguous on all sides.
 
-        One task for each row of results and block of channels. Cost: a multiply-add of a vector for each tap; with
-        strides of 1 or 2 and no dilation about half as many loads.
+        One task for each row of results and block of channels. Cost: a multiply-add of a vector for each tap and
+        channel of a group; with strides of 1 or 2 and no dilation about half as many loads.
         """
+        name = "f32_conv_depthwise_packed" if self.width == 1 else "f32_conv_groups_packed"
         fields, ntasks, scratch_nbytes = self._plan(problem, post_ops, post_ops.float_fields())
         return pack(
-            "f32_conv_depthwise_packed", fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes,
-            tail=post_ops.epilogue, isa=self.isa,
+            name, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=self.isa
         )  # fmt: skip
 
     def _plan(self, problem: ConvProblem, post_ops: PostOps, post: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
@@ -88,8 +109,9 @@ class DepthwiseFormat(ConvFormat):
         runs_offset = aligned(window.dst[2] * block * 4) if post["tile_in_scratch"] else 0
         first_offset = aligned(runs_offset + taps * describe("tap_run")[1])
         fields = {field: post[field] for field in post if field not in ("requant", "dynamic")} | {
-            "window": window.fields(), "channels": channels, "channel_block": block, "residual_n": residual[0],
-            "residual": residual[1:], "runs_offset": runs_offset, "first_offset": first_offset,
+            "window": window.fields(), "channels": channels, "channel_block": block, "width": self.width,
+            "residual_n": residual[0], "residual": residual[1:], "runs_offset": runs_offset,
+            "first_offset": first_offset,
         }  # fmt: skip
         lines = problem.batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
         return fields, lines * -(-channels // block), first_offset

@@ -40,15 +40,14 @@ CASES = {
 
 def check(
     x, k, *, isa=None, weights="OIX", bias=False, residual=False, clamp=None, epilogue=False, in_place=False,
-    strides=None, begin=None, end=None, dilations=None,
+    strides=None, begin=None, end=None, dilations=None, width=1,
 ):  # fmt: skip
-    """Convolve each channel of x (n, c, ...) with a kernel of its own and compare with the definition."""
-    channels = x.shape[1]
-    w = normal((channels, 1, 1, *k), 1)
+    """Convolve each group of `width` channels of x (n, c, ...) with kernels of its own; compare with the definition."""
+    channels, groups = x.shape[1], max(x.shape[1] // width, 1)
+    w = normal((x.shape[1] // width, width, width, *k), 1)
     geometry = whole_geometry(x.ndim - 2, strides, begin, end, dilations)
-    sums, terms = (expected_conv(a, b, channels, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
+    sums, terms = (expected_conv(a, b, len(w), *geometry) for a, b in ((x, w), (abs(x), abs(w))))
     memory, w_strides = store_weights(w, weights)
-    groups = max(channels, 1)
     weights_format = DepthwiseFormat(ConvShape(channels, channels, k, groups), isa=isa)
     packed = run_checked(weights_format.pack(w_strides), w.size, memory, dst_index=1)
     expected, operands = expected_post_ops(sums, bias=bias, residual=residual, clamp=clamp, epilogue=epilogue)
@@ -74,6 +73,15 @@ def geometry_of(case):
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_equals_the_definition(isa, case):
     check(normal(case["x"]), case["k"], isa=isa, **geometry_of(case))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_groups_of_several_channels_equal_the_definition(isa, width, case):
+    batch, channels, *spatial = case["x"]
+    x = normal((batch, -(-channels // width) * width, *spatial))
+    check(x, case["k"], isa=isa, width=width, bias=True, **geometry_of(case))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -111,11 +119,12 @@ def test_random_geometry(data):
     reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     if min(n + b + e - r for n, r, b, e in zip(src, reach, begin, end, strict=True)) < 0:
         src = tuple(max(n, r) for n, r in zip(src, reach, strict=True))
-    channels, batch = data.draw(st.sampled_from([1, 5, 16, 33, 70])), data.draw(st.integers(1, 2))
+    width = data.draw(st.sampled_from([1, 1, 2, 4, 8]))
+    channels, batch = width * data.draw(st.sampled_from([1, 5, 16, 33, 70])), data.draw(st.integers(1, 2))
     flags = {name: data.draw(st.booleans()) for name in ("bias", "residual", "epilogue")}
     check(
         normal((batch, channels, *src)), kernel, isa=data.draw(st.sampled_from(ISAS)), strides=strides, begin=begin,
-        end=end, dilations=dilations, **flags,
+        end=end, dilations=dilations, width=width, **flags,
     )  # fmt: skip
 
 
@@ -158,7 +167,20 @@ def test_bad_strides_of_weights_raise():
         DepthwiseFormat(ConvShape(4, 4, (3, 3), 4)).pack((1, 2))
 
 
-@pytest.mark.parametrize("shape", [(4, 4, (3, 3), 2), (4, 8, (3, 3), 4), (1, 2, (3, 3), 1)])
-def test_more_channels_a_group_are_refused(shape):
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_unpacking_groups_gives_back_every_bit(isa, width):
+    w = np.random.default_rng(0).standard_normal((5 * width, width, 3, 2)).astype(np.float32)
+    strides = [size // 4 for size in (width * w.strides[0], *w.strides)]
+    there, back = np.empty_like(w), np.empty_like(w)
+    weights = DepthwiseFormat(ConvShape(5 * width, 5 * width, (3, 2), 5), isa=isa)
+    weights.pack(strides)(w, there)
+    weights.unpack(strides)(there, back)
+    assert there.tobytes() == w.transpose(2, 3, 1, 0).tobytes()
+    assert back.tobytes() == w.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(6, 6, (3, 3), 2), (4, 8, (3, 3), 4), (1, 2, (3, 3), 1), (32, 32, (3, 3), 2)])
+def test_other_channels_of_a_group_are_refused(shape):
     with pytest.raises(InvalidArgumentError, match="depthwise"):
         DepthwiseFormat(ConvShape(*shape))

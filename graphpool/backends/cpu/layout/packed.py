@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 from graphpool._dataclasses import dataclass, replace
 
 from ...._kernels.conv.bf16 import Bf16ConvFormat
-from ...._kernels.conv.depthwise import DepthwiseFormat, Int8DepthwiseFormat
+from ...._kernels.conv.depthwise import DepthwiseFormat, Int8DepthwiseFormat, is_narrow
 from ...._kernels.conv.int8 import Int8ConvFormat
 from ...._kernels.conv.packed import F32ConvFormat
 from ...._kernels.conv.problem import ConvFormat, ConvShape
@@ -334,7 +334,7 @@ class ZeroWeights(_CompressedLayout):
 
 def choose_format(shape: ConvShape, tile: int = 0, *, allows_bf16: bool = False) -> ConvFormat:
     """The format of weights; `tile` is that of Winograd, or 0."""
-    if 1 < shape.groups == shape.in_channels == shape.out_channels:
+    if shape.groups > 1 and is_narrow(shape) and (shape.groups == shape.in_channels or not allows_bf16):
         return DepthwiseFormat(shape)
     if tile:
         return WinogradFormat(shape, tile)
@@ -451,7 +451,7 @@ class ConvWeights(WeightLayout):
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether there are groups, and each has one channel on both sides."""
+        """Whether there are groups of so few channels that vectors run along those of several."""
         return isinstance(self.format, DepthwiseFormat)
 
     def with_out_channels(self, count: int) -> ConvWeights:
