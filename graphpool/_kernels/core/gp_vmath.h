@@ -44,23 +44,29 @@ GP_INLINE gp_vf gp_vsigned(gp_vf x, gp_vf y)
 }
 
 /* (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2; error of e^r: 2^-28. */
+#define GP_EXP_0 4.9999994e-01f
+#define GP_EXP_1 1.666652e-01f
+#define GP_EXP_2 4.1668393e-02f
+#define GP_EXP_3 8.36878e-03f
+#define GP_EXP_4 1.3814463e-03f
+
 GP_INLINE gp_vf gp_exp_tail(gp_vf r)
 {
-    gp_vf p = gp_step(gp_splat(1.3814463e-03f), r, 8.36878e-03f);
-    p = gp_step(p, r, 4.1668393e-02f);
-    p = gp_step(p, r, 1.666652e-01f);
-    return gp_step(p, r, 4.9999994e-01f);
+    gp_vf p = gp_step(gp_splat(GP_EXP_4), r, GP_EXP_3);
+    p = gp_step(p, r, GP_EXP_2);
+    p = gp_step(p, r, GP_EXP_1);
+    return gp_step(p, r, GP_EXP_0);
 }
 
-/* Split x = n ln 2 + r; returned is n. */
-GP_INLINE gp_vf gp_exp_reduce(gp_vf x, gp_vf *r)
+/* Split x = n ln 2 + r; returned is n + GP_ROUND_F32, whose lowest bits are those of n. */
+GP_INLINE gp_vf gp_exp_split(gp_vf x, gp_vf *r)
 {
-    const gp_vf n = gp_step(x, gp_splat(1.44269504f), GP_ROUND_F32) - GP_ROUND_F32;
+    const gp_vf whole = gp_step(x, gp_splat(1.44269504f), GP_ROUND_F32), n = whole - GP_ROUND_F32;
     *r = gp_vfma(n, gp_splat(-GP_LN2_LO), gp_vfma(n, gp_splat(-GP_LN2_HI), x));
-    return n;
+    return whole;
 }
 
-/* 2^n for whole n in [-127, 128], 0 and infinity at the ends. */
+/* 2^n for whole n in [-127, 128], 0 and infinity at the ends; of n the lowest 9 bits count. */
 GP_INLINE gp_vf gp_power_of_two(gp_vi n)
 {
     return (gp_vf)((n + 127) << 23);
@@ -77,17 +83,23 @@ GP_INLINE gp_vf gp_scale(gp_vf y, gp_vf n)
 #endif
 }
 
-/* e^r for |r| <= ln(2) / 2. */
+/* e^r - 1 for |r| <= ln(2) / 2. */
 GP_INLINE gp_vf gp_exp_near(gp_vf r)
 {
-    return gp_vfma(r * r, gp_exp_tail(r), r) + 1.0f;
+    return gp_vfma(r * r, gp_exp_tail(r), r);
 }
 
 GP_INLINE gp_vf gp_exp(gp_vf x)
 {
     gp_vf r;
-    const gp_vf n = gp_exp_reduce(gp_vclamp(x, gp_splat(-104.0f), gp_splat(89.0f)), &r);
-    return gp_scale(gp_exp_near(r), n);
+    const gp_vf whole = gp_exp_split(gp_vclamp(x, gp_splat(-104.0f), gp_splat(89.0f)), &r), near = gp_exp_near(r);
+#if defined(__AVX512F__)
+    return gp_scale(near + 1.0f, whole - GP_ROUND_F32);
+#else /* y 2^n as (y 2^a) 2^b, of which the first is exact */
+    const gp_vi half = (gp_vi)whole >> 1;
+    const gp_vf a = gp_power_of_two(half), b = gp_power_of_two((gp_vi)whole - half);
+    return gp_vfma(near, a, a) * b;
+#endif
 }
 
 /* e^x where it is a normal number: results below 2^-126 may be 0, so that one factor does where there is no instruction
@@ -98,8 +110,36 @@ GP_INLINE gp_vf gp_exp_normal(gp_vf x)
     return gp_exp(x);
 #else
     gp_vf r;
-    const gp_vf n = gp_exp_reduce(gp_vclamp(x, gp_splat(-88.0f), gp_splat(89.0f)), &r);
-    return gp_exp_near(r) * gp_power_of_two(__builtin_convertvector(n, gp_vi));
+    const gp_vf whole = gp_exp_split(gp_vclamp(x, gp_splat(-88.0f), gp_splat(89.0f)), &r);
+    return (gp_exp_near(r) + 1.0f) * gp_power_of_two((gp_vi)whole);
+#endif
+}
+
+/* The same of `count` vectors, none of whose elements is above 88: step by step for all of them, as what waits for one step
+ * of a vector fills the queues of a processor before it comes to the next vector. */
+GP_INLINE void gp_exp_below(gp_vf *x, const int count)
+{
+#if defined(__AVX512F__)
+    GP_EACH(i, count)
+        x[i] = gp_exp(x[i]);
+#else
+    gp_vf whole[4], r[4], p[4];
+    GP_EACH(i, count)
+        whole[i] = gp_exp_split(gp_vat_least(x[i], gp_splat(-88.0f)), &r[i]);
+    GP_EACH(i, count)
+        p[i] = gp_step(gp_splat(GP_EXP_4), r[i], GP_EXP_3);
+    GP_EACH(i, count)
+        p[i] = gp_step(p[i], r[i], GP_EXP_2);
+    GP_EACH(i, count)
+        p[i] = gp_step(p[i], r[i], GP_EXP_1);
+    GP_EACH(i, count)
+        p[i] = gp_step(p[i], r[i], GP_EXP_0);
+    GP_EACH(i, count)
+        p[i] = gp_vfma(r[i] * r[i], p[i], r[i]);
+    GP_EACH(i, count) {
+        const gp_vf power = gp_power_of_two((gp_vi)whole[i]);
+        x[i] = gp_vfma(p[i], power, power);
+    }
 #endif
 }
 
@@ -107,8 +147,8 @@ GP_INLINE gp_vf gp_exp_normal(gp_vf x)
 GP_INLINE gp_vf gp_expm1(gp_vf x)
 {
     gp_vf r;
-    const gp_vf n = gp_exp_reduce(gp_vclamp(x, gp_splat(-104.0f), gp_splat(89.0f)), &r);
-    const gp_vf near = gp_vfma(r * r, gp_exp_tail(r), r), zero = {0};
+    const gp_vf n = gp_exp_split(gp_vclamp(x, gp_splat(-104.0f), gp_splat(89.0f)), &r) - GP_ROUND_F32;
+    const gp_vf near = gp_exp_near(r), zero = {0};
     const gp_vf here = gp_vselect(gp_vequal(x, zero), x, near);
     return gp_vselect(gp_vequal(n, zero), here, gp_scale(near + 1.0f, n) - 1.0f);
 }
@@ -290,22 +330,28 @@ GP_INLINE gp_vf gp_acos(gp_vf x)
     return gp_vselect(is_large, large, GP_PI_2 - (gp_vsigned(y, x) - GP_PI_2_LO));
 }
 
-/* Sum of e^(x[i] - shift) over n elements, GP_SUM_BLOCK at most; the terms go to y where it is not NULL. */
+/* Sum of e^(x[i] - shift) over n elements, GP_SUM_BLOCK at most, none of which is above shift; the terms go to y where it is
+ * not NULL. */
 GP_INLINE double gp_exp_block(const float *x, int64_t n, float shift, float *y)
 {
     const gp_vf s = gp_splat(shift);
     gp_vf sum[4] = {{0}, {0}, {0}, {0}};
     int64_t i = 0;
     for (; i + 4 * GP_VL <= n; i += 4 * GP_VL)
-#pragma GCC unroll 4
-        for (int v = 0; v < 4; v++) {
-            const gp_vf term = gp_exp_normal(gp_load(x + i + v * GP_VL) - s);
+    {
+        gp_vf term[4];
+        GP_EACH(v, 4)
+            term[v] = gp_load(x + i + v * GP_VL) - s;
+        gp_exp_below(term, 4);
+        GP_EACH(v, 4) {
             if (y)
-                gp_store(y + i + v * GP_VL, term);
-            sum[v] += term;
+                gp_store(y + i + v * GP_VL, term[v]);
+            sum[v] += term[v];
         }
+    }
     for (; i < n; i += GP_VL) { /* e^-inf is 0 */
-        const gp_vf term = gp_exp_normal((n - i < GP_VL ? gp_load_part(x + i, n - i, -INFINITY) : gp_load(x + i)) - s);
+        gp_vf term = (n - i < GP_VL ? gp_load_part(x + i, n - i, -INFINITY) : gp_load(x + i)) - s;
+        gp_exp_below(&term, 1);
         if (y)
             gp_store_part(y + i, term, n - i);
         sum[0] += term;

@@ -122,6 +122,19 @@ static void start_lanes(const gp_scores *s, const block *b, state *t)
     }
 }
 
+/* The same lanes of the scores of `count` keys. */
+GP_INLINE void add_exponentials(float *scores, const int count, gp_vf shift, gp_vf *sum)
+{
+    gp_vf term[4];
+    GP_EACH(k, count)
+        term[k] = gp_load(scores + k * LANES) - shift;
+    gp_exp_below(term, count);
+    GP_EACH(k, count) {
+        gp_store(scores + k * LANES, term[k]);
+        *sum += term[k];
+    }
+}
+
 /* Turn the scores of n keys into exponentials; update maximum and sum, and say how to rescale what came before. */
 static void exponentiate(state *s, int64_t n)
 {
@@ -132,12 +145,10 @@ static void exponentiate(state *s, int64_t n)
             max = gp_vmax(gp_load(s->scores + j * LANES + i), max);
         /* nothing but -inf so far: its exponentials are 0, not NaN */
         const gp_vf shift = gp_vselect(gp_vequal(max, least), (gp_vf){0}, max), rescale = gp_exp_normal(before - shift);
-        for (int64_t j = 0; j < n; j++) {
-            float *score = s->scores + j * LANES + i;
-            const gp_vf term = gp_exp_normal(gp_load(score) - shift);
-            gp_store(score, term);
-            part += term;
-        }
+        for (int64_t j = 0; j + 4 <= n; j += 4)
+            add_exponentials(s->scores + j * LANES + i, 4, shift, &part);
+        for (int64_t j = n & -4; j < n; j++)
+            add_exponentials(s->scores + j * LANES + i, 1, shift, &part);
         gp_store(s->max + i, max);
         gp_store(s->rescale + i, rescale);
         for (int64_t k = 0; k < GP_VL; k++)

@@ -94,12 +94,13 @@ GP_INLINE void softmax_short(const softmax_params *p, const operands *o, int64_t
 #pragma GCC unroll 16
     for (int j = 0; j < GP_VL; j++) {
         const gp_vf s = gp_splat(shift[j]);
-        gp_vf total = {0};
-#pragma GCC unroll 2
-        for (int k = 0; k < nv; k++) {
-            const gp_vf term = gp_exp_normal(x[j][k] - s);
-            x[j][k] = p->is_log ? x[j][k] - s : term;
-            total += term;
+        gp_vf total = {0}, term[2];
+        GP_EACH(k, nv)
+            term[k] = x[j][k] -= s;
+        gp_exp_below(term, nv);
+        GP_EACH(k, nv) {
+            x[j][k] = p->is_log ? x[j][k] : term[k];
+            total += term[k];
         }
         part[j] = total;
     }
@@ -150,7 +151,8 @@ static void tile_exp(const float *x, int64_t n, int64_t stride, int64_t w, const
             const gp_vf s = gp_load(shift + j);
             gp_vf part = {0};
             for (int64_t i = first; i < gp_min(n, first + GP_COLUMN_ROWS); i++) {
-                const gp_vf term = gp_exp_normal(gp_load_some(x + i * stride + j, w - j) - s);
+                gp_vf term = gp_load_some(x + i * stride + j, w - j) - s;
+                gp_exp_below(&term, 1);
                 gp_store_part(y + i * w + j, term, w - j);
                 part += term;
             }
