@@ -119,7 +119,7 @@ GP_WIDE_TYPES(GP_ARG_EXTREME)
         const int is_product, const int is_exclusive)                                                                  \
     {                                                                                                                  \
         wide total[GP_COLUMNS];                                                                                        \
-        for (int64_t j = 0; j < GP_COLUMNS; j++)                                                                       \
+        for (int64_t j = 0; j < w; j++)                                                                                \
             total[j] = (wide)is_product;                                                                               \
         for (int64_t step = 0; step < p->axis; step++) {                                                               \
             const int64_t i = p->is_reverse ? p->axis - 1 - step : step;                                               \
@@ -133,6 +133,16 @@ GP_WIDE_TYPES(GP_ARG_EXTREME)
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
+    /* Four at a time, whose sums stay in registers. */                                                                \
+    static void NAME##_sum_lines(const scan_params *p, const type *src, type *dst, int64_t w)                          \
+    {                                                                                                                  \
+        const int64_t from = p->width_stride[0], to = p->width_stride[1];                                              \
+        int64_t j = 0;                                                                                                 \
+        for (; j + 4 <= w; j += 4)                                                                                     \
+            NAME##_walk_lines(p, src + j * from, dst + j * to, 4, from, to, 0, 0);                                     \
+        for (; j < w; j++)                                                                                             \
+            NAME##_walk_lines(p, src + j * from, dst + j * to, 1, from, to, 0, 0);                                     \
+    }                                                                                                                  \
     GP_DEFINE_KERNEL(NAME##_running)                                                                                   \
     {                                                                                                                  \
         const scan_params *p = params;                                                                                 \
@@ -143,14 +153,17 @@ GP_WIDE_TYPES(GP_ARG_EXTREME)
             type *dst = (type *)args[1] + t.dst;                                                                       \
             if (is_plain)                                                                                              \
                 NAME##_walk_lines(p, src, dst, t.w, 1, 1, 0, 0);                                                       \
-            else                                                                                                       \
+            else if (p->is_product || p->is_exclusive)                                                                 \
                 NAME##_walk_lines(p, src, dst, t.w, p->width_stride[0], p->width_stride[1], (int)p->is_product,        \
                                   (int)p->is_exclusive);                                                               \
+            else                                                                                                       \
+                NAME##_sum_lines(p, src, dst, t.w);                                                                    \
         }                                                                                                              \
     }
 
 GP_RUNNING(f32, float, double)
 GP_RUNNING(f64, double, double)
+GP_RUNNING(s32, int32_t, uint32_t)
 GP_RUNNING(s64, int64_t, uint64_t)
 
 #define GP_ARG_ENTRY(NAME, type, wide, least, largest) GP_ENTRY(NAME##_arg_extreme, scan_params),
@@ -160,6 +173,7 @@ const gp_kernel_entry GP_KERNEL(scan_table)[] = {
     GP_WIDE_TYPES(GP_ARG_ENTRY)
     GP_ENTRY(f32_running, scan_params),
     GP_ENTRY(f64_running, scan_params),
+    GP_ENTRY(s32_running, scan_params),
     GP_ENTRY(s64_running, scan_params),
     GP_TABLE_END,
 };

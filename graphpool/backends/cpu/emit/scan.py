@@ -36,10 +36,11 @@ def lower_arg_extreme(lowering: Lowering, op: Op) -> None:
 
 @rule("CumProd", "CumSum")
 def lower_running(lowering: Lowering, op: Op) -> None:
-    """In f32 (collected in f64), f64 or s64, whose sums are those of every integer type modulo its range."""
+    """In f32 (collected in f64), f64, s32 or s64, whose sums are those of every integer type modulo its range."""
     result = op.outputs[0].id
     dtype = lowering.dtypes[result]
-    wide = dtype if dtype is DataType.F64 else DataType.S64 if dtype.value[0] in "su" else DataType.F32
+    narrow = DataType.S64 if dtype.value[0] in "su" else DataType.F32
+    wide = dtype if dtype in (DataType.F64, DataType.S32) else narrow
     source = lowering.typed(lowering.value(op.inputs[0].id), wide)
     place = lowering.target(result, dtype=wide)
     call = running(
