@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...._kernels.gemm.matmul import matmul
+from ....typing import DataType
 from ..choices import forced
 from ..lower.integers import operands
+from ..lower.region import Region
 from ..match.integers import exact_depth
 from ..support import rule
 from .choice import Choice, lower_first
@@ -16,6 +18,7 @@ from .matmul_packed import find_given, find_packed
 from .matmul_problem import MatmulSite, Product
 
 if TYPE_CHECKING:
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from ..match.groups import AnchorGroup
@@ -25,6 +28,21 @@ if TYPE_CHECKING:
 def lower_matmul(lowering: Lowering, group: AnchorGroup) -> None:
     """One product with the bias and the post-ops behind it."""
     lower_first(MatmulSite(lowering, group), IMPLEMENTATIONS)
+
+
+@rule("MatMul")
+def lower_wide_matmul(lowering: Lowering, op: Op) -> None:
+    """One product of f64; a bias is added by a step of its own."""
+    result = op.outputs[0].id
+    a, b = (lowering.value(tensor.id) for tensor in op.inputs[:2])
+    place, product = lowering.target(result, dtype=DataType.F64), Product.of(op, a, b)
+    lowering.emit(matmul(product.problem(), product.b_strides, impl=forced("MatMul")), [a, b, place])
+    if len(op.inputs) > 2:
+        region = Region(lowering, place.shape, register="f64")
+        bias = region.load_along(lowering.value(op.inputs[2].id), len(place.shape) - 1)
+        region.write(place, region.binary("add", region.load(place), bias))
+        region.emit("eltwise(bias)")
+    lowering.finish(result, place)
 
 
 def find_plain(site: MatmulSite) -> Choice:
