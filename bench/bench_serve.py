@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from http.client import HTTPConnection
+from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +69,21 @@ def message():
     return head + images.tobytes(), {"Inference-Header-Content-Length": str(len(head))}
 
 
+def ask(connection, body, headers):
+    """The answer to a request; once more on another connection if the service had closed an idle one."""
+    for attempt in range(2):
+        try:
+            connection.request("POST", "/v2/models/digits_transformer/infer", body, headers)
+            answer = connection.getresponse()
+        except (RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            connection.close()
+            if attempt:
+                raise
+        else:
+            answer.read()
+            return answer
+
+
 def client(port, end_s, mean_gap_s, seed, answers):
     """Send requests on one connection, and note status and seconds of each answer."""
     rng, (body, headers) = random.Random(seed), message()
@@ -77,9 +92,7 @@ def client(port, end_s, mean_gap_s, seed, answers):
     while (start_s := max(due_s, time.perf_counter())) < end_s:
         time.sleep(max(due_s - time.perf_counter(), 0.0))
         start_s = time.perf_counter()
-        connection.request("POST", "/v2/models/digits_transformer/infer", body, headers)
-        answer = connection.getresponse()
-        answer.read()
+        answer = ask(connection, body, headers)
         answers.append((answer.status, time.perf_counter() - start_s))
         due_s += rng.expovariate(1 / mean_gap_s) if mean_gap_s else 0.0
     connection.close()

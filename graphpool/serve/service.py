@@ -137,7 +137,9 @@ class Service:
         self.app = self._make_app()
 
     def _make_app(self) -> Starlette:
+        places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
         routes = [
+            *(Route(f"{place}/infer", _Infer(self), methods=["POST"]) for place in places),  # looked at in this order
             Route("/", self._page),
             Route("/live.json", self._live),
             Route("/metrics", self._scrape),
@@ -145,12 +147,8 @@ class Service:
             Route("/v2/health/live", self._is_live),
             Route("/v2/health/ready", self._is_ready),
         ]
-        for place in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-            routes += [
-                Route(place, self._model_metadata),
-                Route(f"{place}/ready", self._is_model_ready),
-                Route(f"{place}/infer", _Infer(self), methods=["POST"]),
-            ]
+        for place in places:
+            routes += [Route(place, self._model_metadata), Route(f"{place}/ready", self._is_model_ready)]
         handlers: dict[Any, Any] = {HTTPException: _http_error}
         app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
         app.state.service = self

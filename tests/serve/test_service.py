@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ pytest.importorskip("prometheus_client")
 
 import uvicorn
 
+from graphpool.serve import batching
 from graphpool.serve import service as service_module
 from graphpool.serve.run_times import RunTimes
 from graphpool.serve.server import _Server
@@ -315,6 +317,20 @@ def test_what_would_be_late_is_refused_unless_a_worker_is_free():
         held.gate.set()
         assert first.result()[0] == 200
         assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200
+
+
+def test_lag_is_counted_until_a_request_goes_on():
+    """An event loop with many connections takes long for a pass: one until the end of a run is seen, and one more."""
+    with digits(workers=1) as service:
+        queue, real = service.service._queue, batching._settle
+
+        def settle(job, value):
+            real(job, value)
+            time.sleep(0.1)  # others that are told in the same pass
+
+        with mock.patch.object(batching, "_settle", settle):
+            assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200
+        assert queue.lag_s >= 0.01  # a tenth of the last one
 
 
 def test_a_model_that_did_not_run_for_long_is_tried_again():
