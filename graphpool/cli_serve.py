@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import graphpool as gp
 
-from .errors import InvalidArgumentError, brief, explain
+from .errors import InvalidArgumentError, UnsupportedError, brief, explain
+from .runtime.shape_ranges import ShapeRanges
 
 if TYPE_CHECKING:
     import argparse
@@ -60,6 +61,8 @@ def serve_models(arguments: argparse.Namespace, shapes: Mapping[str, Any]) -> tu
         paths = zip(names, arguments.models, strict=True)
         models = {name: stack.enter_context(loader.load(path, engine)) for name, path in paths}
         loader.check_used()
+        for model in models.values():
+            _check_room(model)
         options = ("host", "port", "join", "join_delay_s", "deadline_s", "max_request", "max_pending", "max_requests",
                    "workers")  # fmt: skip
 
@@ -114,3 +117,17 @@ class ModelLoader:
         for name, error in self._refused.items():
             if name not in self._used:
                 raise error
+
+
+def _check_room(model: Model) -> None:
+    """Raise `OutOfMemoryError` if the memory limit does not even serve the smallest sizes; loading knows no others.
+
+    Sizes without a declared range count as 1; what a model does not take tells nothing.
+    """
+    spans = ShapeRanges(model.declared_shapes or {}, model.inputs).spans
+    with suppress(InvalidArgumentError, UnsupportedError):
+        shapes = {
+            port.name: [dim if isinstance(dim, int) else spans.get(dim or "", (1, 1))[0] for dim in port.shape or ()]
+            for port in model.inputs
+        }
+        model.predict_peak(shapes)

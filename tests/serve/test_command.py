@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -110,6 +111,20 @@ def test_connections_without_a_head_of_a_request_are_closed():
 def test_arguments_that_are_refused(capsys, arguments, words):
     assert cli.main(["serve", MODELS[0], *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_limit_that_serves_no_request_is_refused(capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        gp.serve,
+        "run",
+        lambda models, **options: seen.extend(model.run({"image": IMAGES[:1]}) for model in models.values()) or {},
+    )
+    assert cli.main(["serve", MODELS[0], "--memory-limit", "0"]) == 2
+    limit = re.search(r"the smallest limit that serves this request is (\d+) bytes", capsys.readouterr().err)[1]
+    assert not seen
+    assert cli.main(["serve", MODELS[0], "--memory-limit", limit]) == 0
+    assert seen[0]["probabilities"].argmax() == LABELS[0]
 
 
 def test_shapes_are_for_the_models_that_have_them(monkeypatch):
