@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from . import fleet
 from .cli_serve import ModelLoader, add_queue_options, model_names
 from .csv_rows import read_rows
 from .errors import InvalidArgumentError, brief, explain
+from .mapped_file import open_regular
 from .runtime.threads import available_threads
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ def _rates(text: str | None, names: list[str], arrivals: Arrivals | None) -> dic
 def _read_times(path: str, names: list[str]) -> dict[str, fleet.ServiceTimes]:
     """Times of runs by model and rows."""
     try:
-        found = json.loads(Path(path).read_text())
+        with os.fdopen(open_regular(path), encoding="utf-8") as file:
+            found = json.load(file)
         seconds = {name: {int(rows): times for rows, times in found[name].items()} for name in found}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         accepted = '{"MODEL": {"1": 0.01, "8": [0.03, 0.04]}}, in seconds by rows'

@@ -6,6 +6,7 @@ A trace is a sequence of accesses (key, nbytes, cost); its file is CSV with thes
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..drawing import make_figure, size_unit
 from ..errors import InvalidArgumentError, brief, explain
+from ..mapped_file import open_regular
 from .policies import Item, choose_victims, make_policy, policy_names
 
 if TYPE_CHECKING:
@@ -154,9 +156,10 @@ def _intervals(trace: Sequence[Item], capacity_nbytes: int) -> tuple[np.ndarray,
 def read_trace(path: str | Path) -> list[Item]:
     """The accesses of a CSV file with the columns key, nbytes, cost.
 
-    Raises InvalidArgumentError where the file is no CSV in UTF-8, or the header or a line is not of this form.
+    Raises InvalidArgumentError where the file is no CSV in UTF-8, or the header or a line is not of this form, OSError
+    where it cannot be opened or is no regular file: a pipe would wait for its writer.
     """
-    with Path(path).open(newline="", encoding="utf-8") as file:
+    with os.fdopen(open_regular(path), newline="", encoding="utf-8") as file:
         rows = csv.reader(file)
         try:
             if next(rows, None) != HEADER:

@@ -87,6 +87,14 @@ def test_times_that_are_none(capsys, tmp_path):
         assert "in seconds by rows" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--trace", "--times"])
+def test_pipes_are_not_waited_for(capsys, tmp_path, option):
+    os.mkfifo(tmp_path / "pipe")
+    given = [option, str(tmp_path / "pipe"), "--rates", "1,1", "--machine", "64GiB:8"]
+    assert cli.main([*BOTH, *JOINED, *given]) == 2
+    assert "pipe: not a regular file" in capsys.readouterr().err
+
+
 def test_rates_and_requests_of_a_trace(capsys, tmp_path, times):
     trace = tmp_path / "trace.csv"
     lines = [f"{k / 100},{Path(MODELS[k % 2]).stem},{1 + k % 3}" for k in range(1, 201)]

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "config": {"_dataclasses", "errors"},
     "log": {"config"},
     "spans": {"errors", "fork"},
-    "csv_rows": {"errors"},
+    "csv_rows": {"errors", "mapped_file"},
     "mapped_file": {"errors"},
     **dict.fromkeys(ISLANDS, LEAVES),
     "runtime": LEAVES | ISLANDS,
