@@ -35,6 +35,7 @@ class _Worker:
         import ray
 
         self._function: RowFunction = ray.get(function[0])
+        self._function.model  # noqa: B018 - opened now: Ray hands rows to actors that are ready
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         return self._function(batch)

@@ -49,7 +49,7 @@ class RowFunction:
     keep : sequence of str, optional
         Columns that are handed on as they are. By default all that are not read.
     store : str or Path, optional
-        Folder of the worker's machine in which packed weights are kept once for all its processes; a process that loads
+        Folder of the worker's machine in which packed weights are kept once for all its processes; a process that runs
         the function uses it if it has no packed store yet. ``~`` is the home there.
 
     Attributes
@@ -64,9 +64,9 @@ class RowFunction:
 
     Notes
     -----
-    Pickles as the model does; a process that loads several pickles opens the model once, and keeps a few models open
-    that were used last. Ownership: elsewhere the model is the caller's. Threads: safe. Cost: beside the run a copy of
-    what is not dense or of another type.
+    Pickles as the model does; a process that loads several pickles opens the model once, when it is first needed, and
+    keeps a few models open that were used last. Ownership: elsewhere the model is the caller's. Threads: safe. Cost:
+    beside the run a copy of what is not dense or of another type.
 
     Examples
     --------
@@ -96,6 +96,7 @@ class RowFunction:
             name: (column,) if isinstance(column, str) else tuple(column) for name, column in chosen.items()
         }
         self._outputs = _by_name("outputs", outputs, model.outputs) or {port.name: port.name for port in model.outputs}
+        self._name = model.name
         self._keep = None if keep is None else tuple(keep)
         self.least_rows, self.most_rows = _span_of_rows(model)
 
@@ -107,7 +108,7 @@ class RowFunction:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that are read, in the order of the model's inputs."""
-        return tuple(column for port in self.model.inputs for column in self._columns[port.name])
+        return tuple(column for columns in self._columns.values() for column in columns)
 
     @property
     def results(self) -> dict[str, ModelPort]:
@@ -256,7 +257,7 @@ class RowFunction:
         return nbytes, max(int(next(iter(shapes.values()))[0]), 1)
 
     def __repr__(self) -> str:
-        return f"<RowFunction {self.model.name!r}: {', '.join(self.columns)} -> {', '.join(self._outputs.values())}>"
+        return f"<RowFunction {self._name!r}: {', '.join(self.columns)} -> {', '.join(self._outputs.values())}>"
 
 
 def _by_name(what: str, chosen: Mapping[str, Any] | None, ports: Sequence[ModelPort]) -> dict[str, Any]:

@@ -160,17 +160,17 @@ def test_a_process_opens_a_model_once_for_all_pickles(protocol: int) -> None:
 @pytest.mark.native
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_loads_pickles_that_another_thread_was_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_opens_models_that_another_thread_was_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     x = RNG.standard_normal((3, 5)).astype(np.float32)
-    with gp.onnx.load(make_model(), shapes={"rows": (1, 4)}) as model:
+    with gp.onnx.load(make_model(), shapes={"rows": (1, 5)}) as model:  # of no other test
         predict = RowFunction(model, store="store")
         expected = predict({"x": x})["most"]
         text = pickle.dumps(predict)
-    is_loading, may_end = threading.Event(), threading.Event()
+    is_opening, may_end = threading.Event(), threading.Event()
 
     def packed_store() -> object:
-        if not is_loading.is_set():
-            is_loading.set()
+        if not is_opening.is_set():
+            is_opening.set()
             may_end.wait()
         return object()  # there is one, so that none is set
 
@@ -183,13 +183,13 @@ def test_a_child_loads_pickles_that_another_thread_was_loading(monkeypatch: pyte
 
     monkeypatch.setattr(worker_model, "packed_store", packed_store)
     with ThreadPoolExecutor(1) as threads:
-        other = threads.submit(pickle.loads, text)
-        is_loading.wait()
+        other = threads.submit(lambda: pickle.loads(text)({"x": x})["most"])
+        is_opening.wait()
         try:
             run_in_child(work)
         finally:
             may_end.set()
-        assert np.array_equal(other.result()({"x": x})["most"], expected)
+        assert np.array_equal(other.result(), expected)
 
 
 def test_models_that_nobody_has_are_closed_after_some_others() -> None:
@@ -199,18 +199,23 @@ def test_models_that_nobody_has_are_closed_after_some_others() -> None:
             texts.append(pickle.dumps(RowFunction(model)))
     first = pickle.loads(texts[0]).model
     held = pickle.loads(texts[1])
+    assert not held.model.is_closed
     assert not first.is_closed
     for text in texts[2:]:
-        pickle.loads(text)
+        assert not pickle.loads(text).model.is_closed
     assert first.is_closed
     assert not held.model.is_closed
 
 
-def test_a_worker_keeps_packed_weights_in_the_folder(tmp_path: Path) -> None:
+def test_a_worker_keeps_packed_weights_in_the_folder_and_a_scheduler_opens_nothing(tmp_path: Path) -> None:
     code = f"""
 import pickle, sys
 from graphpool.cache import packed_store
 predict = pickle.loads(bytes.fromhex(sys.argv[1]))
+assert repr(predict) == {"<RowFunction 'rows': x -> y, most>"!r}, predict
+again = pickle.loads(pickle.dumps(predict))
+assert predict.columns == ("x",) and packed_store() is None and predict._worker_model._model is None
+assert predict.model is again.model
 assert str(packed_store().path) == {str(tmp_path / "store")!r}, packed_store()
 """
     with gp.onnx.load(make_model()) as model:
