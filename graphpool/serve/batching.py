@@ -15,7 +15,7 @@ from graphpool._dataclasses import dataclass, field
 from ..errors import GraphpoolError, InvalidArgumentError, InvalidShapeError, MemoryTimeoutError, explain
 from ..runtime.shape_ranges import ShapeRanges
 from .admission import FullError
-from .run_times import RunTimes, smooth
+from .run_times import RunTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -133,12 +133,6 @@ class RunQueue:
     on_run : callable
         Called with a `ServedModel`, how many requests ran as one, and the seconds that it took.
 
-    Attributes
-    ----------
-    lag_s : float
-        From the end of a run until who waits for it goes on: half a pass of the event loop until it is seen, and one
-        more. What comes from clients waits as long. Unit: seconds.
-
     Notes
     -----
     Threads: of one event loop, but for what the executor runs.
@@ -160,7 +154,6 @@ class RunQueue:
         self._undelivered: set[_Batch] = set()
         self._changed = asyncio.Event()  # fewer wait or run
         self._timer: asyncio.TimerHandle | None = None
-        self.lag_s = 0.0
 
     @property
     def nwaiting(self) -> int:
@@ -171,6 +164,12 @@ class RunQueue:
     def nrunning(self) -> int:
         """Workers that run a model."""
         return self._nworkers - self._nfree
+
+    @property
+    def lag_s(self) -> float:
+        """About how long what has come waits for the event loop. Unit: seconds."""
+        with self._lock:
+            return self._times.lag_s(time.monotonic())
 
     def expected_wait_s(self) -> float:
         """About how long a newcomer would wait for a worker. Unit: seconds."""
@@ -191,7 +190,7 @@ class RunQueue:
         with self._lock:
             if self._nfree:
                 return
-            takes_s = self._expected_wait_s(now_s) + self._times.mean_s(served.name, now_s) + self.lag_s
+            takes_s = self._expected_wait_s(now_s) + self._times.mean_s(served.name, now_s) + self._times.lag_s(now_s)
         if now_s + takes_s > due_s:
             raise FullError(f"an answer would take about {takes_s:.2g} s, {max(due_s - now_s, 0):.2g} s are left")
 
@@ -209,7 +208,8 @@ class RunQueue:
         self._dispatch()
         try:
             found = await job.result
-            self.lag_s = smooth(self.lag_s, time.monotonic() - job.end_s)
+            with self._lock:
+                self._times.resume(job.end_s, time.monotonic())
             return found
         finally:
             with self._lock:
@@ -260,7 +260,7 @@ class RunQueue:
         """What would be late, unless nothing else waits: then its run costs no other its time, and is measured."""
         late: list[_Job] = []
         for job in self._waiting:
-            ends_s = now_s + self._times.mean_s(job.served.name, now_s) + self.lag_s
+            ends_s = now_s + self._times.mean_s(job.served.name, now_s) + self._times.lag_s(now_s)
             is_left = job.result.done() or now_s >= job.due_s
             if is_left or (ends_s > job.due_s and len(late) < len(self._waiting) - 1):
                 late.append(job)

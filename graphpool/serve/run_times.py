@@ -1,4 +1,4 @@
-"""How long runs of models take, and what those that run now still need, from the runs before."""
+"""How long runs of models take, what those that run now still need, and how late all is noticed, from those before."""
 
 from __future__ import annotations
 
@@ -11,21 +11,30 @@ _SMOOTHING = 0.1
 
 
 @dataclass(eq=False)
-class _Model:
-    """Of the runs of one model. Unit: seconds."""
+class _Mean:
+    """Of what was seen, at last when. Unit: seconds."""
 
     mean_s: float
-    ended_s: float
+    seen_s: float
+
+    def add(self, value_s: float, now_s: float) -> None:
+        """One more; the last ones count most."""
+        self.mean_s += (value_s - self.mean_s) * _SMOOTHING
+        self.seen_s = now_s
+
+    def at(self, now_s: float, most_age_s: float) -> float:
+        """The mean; 0 for what is too old."""
+        return 0.0 if now_s - self.seen_s > most_age_s else self.mean_s
 
 
 class RunTimes:
-    """Expected times of runs.
+    """Expected times of runs, and of the event loop beside them.
 
     Parameters
     ----------
     most_age_s : float
-        A model that did not run for so long counts as one that never ran, so that a mean which is wrong, as after a run
-        that compiled, keeps no request away for longer. Unit: seconds.
+        What was not seen for so long is not known any more, so that a mean which is wrong, as after a run that compiled
+        or a process that was stopped, keeps no request away for longer. Unit: seconds.
 
     Notes
     -----
@@ -34,8 +43,9 @@ class RunTimes:
 
     def __init__(self, most_age_s: float) -> None:
         self._most_age_s = most_age_s
-        self._models: dict[str, _Model] = {}
+        self._models: dict[str, _Mean] = {}
         self._running: dict[object, tuple[str, float]] = {}
+        self._lag = _Mean(0.0, 0.0)
 
     def begin(self, run: object, name: str, now_s: float) -> None:
         """A run of a model begins."""
@@ -44,20 +54,24 @@ class RunTimes:
     def end(self, run: object, now_s: float) -> None:
         """It is over."""
         name, since_s = self._running.pop(run)
-        known = self._models.setdefault(name, _Model(now_s - since_s, now_s))
-        known.mean_s = smooth(known.mean_s, now_s - since_s)
-        known.ended_s = now_s
+        self._models.setdefault(name, _Mean(now_s - since_s, now_s)).add(now_s - since_s, now_s)
 
     def mean_s(self, name: str, now_s: float) -> float:
         """Of a run of a model; 0 for what is not known."""
         known = self._models.get(name)
-        return 0.0 if known is None or now_s - known.ended_s > self._most_age_s else known.mean_s
+        return 0.0 if known is None else known.at(now_s, self._most_age_s)
+
+    def resume(self, end_s: float, now_s: float) -> None:
+        """Who waited for a run that ended then goes on."""
+        self._lag.add(now_s - end_s, now_s)
+
+    def lag_s(self, now_s: float) -> float:
+        """From the end of a run until who waits for it goes on.
+
+        That is half a pass of the event loop until it is seen, and one more. What comes from clients waits as long.
+        """
+        return self._lag.at(now_s, self._most_age_s)
 
     def left_s(self, now_s: float) -> float:
         """Of all that runs now, together; a run that is late by some time is expected to take as long again."""
         return sum(abs(self.mean_s(name, now_s) - (now_s - since_s)) for name, since_s in self._running.values())
-
-
-def smooth(mean: float, value: float) -> float:
-    """A mean after one more value; the last ones count most."""
-    return mean + (value - mean) * _SMOOTHING

@@ -333,6 +333,16 @@ def test_lag_is_counted_until_a_request_goes_on():
         assert queue.lag_s >= 0.01  # a tenth of the last one
 
 
+def test_a_service_that_was_stopped_for_long_answers_again():
+    """A run whose end was seen a thousand seconds late, by which every request would be late."""
+    with digits(workers=1, deadline_s=1.0) as service:
+        assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200
+        now_s = time.monotonic()
+        service.service._queue._times.resume(now_s - 1000, now_s)
+        assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 504
+        wait_for(lambda: service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200)
+
+
 def test_a_model_that_did_not_run_for_long_is_tried_again():
     times = RunTimes(10.0)
     times.begin("a", "slow", 0.0)
