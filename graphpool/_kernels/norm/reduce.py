@@ -119,8 +119,8 @@ def running(
 ) -> KernelCall:
     """Running sum or product along an axis. Arguments: src, dst, which may be src where strides are equal.
 
-    `dtype`, of both: f32, which is collected in f64, f64, or s32 and s64, which wrap around. `is_exclusive`: without the
-    element itself; `is_reverse`: from the end. Tasks: up to 64 lines each.
+    `dtype`, of both: f32, which is collected in f64, f64, or s32 and s64, which wrap around. `is_exclusive`: without
+    the element itself; `is_reverse`: from the end. Tasks: up to 64 lines each.
     """
     src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
     flags = {"is_exclusive": is_exclusive, "is_reverse": is_reverse, "is_product": is_product}
