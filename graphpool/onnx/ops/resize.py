@@ -163,7 +163,11 @@ def _resize(n: NodeView) -> Value:
         bool(n.attr("exclude_outside", 0)), bool(n.attr("antialias", 0)), n.attr("extrapolation_value", 0.0),
     )  # fmt: skip
     scales, sizes = n.known(2).reshape(-1).tolist() if n.has(2) else [], n.ints("", 3)
-    axes = [axis % len(n[0].shape) for axis in n.attr("axes") or range(len(n[0].shape))]
+    rank = len(n[0].shape)
+    given = n.attr("axes") or range(rank)
+    n.require(all(-rank <= axis < rank for axis in given), "an axis that there is not")
+    axes = [axis % rank for axis in given]
+    n.require(len(set(axes)) == len(axes), "an axis given twice")
     if sizes:
         resized = _by_sizes(n, axes, sizes)
     else:

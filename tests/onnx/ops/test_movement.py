@@ -28,7 +28,11 @@ def test_flatten(axis):
     ("kind", "axis"), [("Flatten", 5), ("Flatten", -5), ("Concat", 4), ("Hardmax", 4), ("Hardmax", -5)]
 )
 def test_axes_that_there_are_not(kind, axis):
-    model, _ = node_model(kind, [X], axis=axis)
+    infos = helper.make_tensor_value_info("x", 1, X.shape), helper.make_tensor_value_info("y", 1, None)
+    graph = helper.make_graph(
+        [helper.make_node(kind, ["x"], ["y"], f"the_{kind}", axis=axis)], "g", *[[i] for i in infos]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     with pytest.raises(gp.InvalidShapeError, match=f"'the_{kind}' .*axis"):
         gp.onnx.load(model)
 
