@@ -526,7 +526,7 @@ cdef class CompiledPartition:
             if tensor.data == NULL:
                 tensor._check_allocated()
             if first >= self.ninputs and tensor.is_readonly:
-                self._check_writable(tensor)
+                tensor._check_writable()
             pointers[i] = tensor.data
             nbytes[i] = tensor.nbytes
         return tensors
@@ -624,21 +624,13 @@ cdef class CompiledPartition:
         self._check_overlap(pointers, nbytes)
         for tensor, result in zip(targets, self.host_function([source.numpy() for source in sources])):
             tensor.fill(result)
-        return 0
 
     def _check_host_output(self, Tensor tensor, int64_t i):
         """As `_check_tensor`; a shape that no port states is compared with the result's when there is one."""
         lt = self.outputs[i]
         if lt.is_shape_known or tensor.engine is not self.engine or tensor.lt.dtype is not lt.dtype:
             self._check_tensor(tensor, self.ninputs + i)
-        self._check_writable(tensor)
-
-    def _check_writable(self, Tensor tensor):
-        if tensor.is_readonly:
-            raise InvalidArgumentError(
-                explain(f"output tensor {tensor.lt_id} is read-only", hint="pass a writable array"),
-                tensor_id=tensor.lt_id,
-            )
+        tensor._check_writable()
 
     # ---- life
 

@@ -297,11 +297,7 @@ cdef class Tensor:
             self.lt = self.lt.replace(shape=array.shape)
             self._sign(self.lt)
             self._allocate()
-        if self.is_readonly:
-            raise InvalidArgumentError(
-                explain(f"output tensor {self.lt_id} is read-only", hint="pass a writable array"),
-                tensor_id=self.lt_id,
-            )
+        self._check_writable()
         self.engine.device.fill(self, array)
 
     def numpy(self):
@@ -349,6 +345,13 @@ cdef class Tensor:
         if self.data == NULL:
             raise StateError(
                 explain(f"tensor {self.lt_id} has no data yet", hint="execute a compiled partition that writes it")
+            )
+
+    def _check_writable(self):
+        if self.is_readonly:
+            raise InvalidArgumentError(
+                explain(f"output tensor {self.lt_id} is read-only", hint="pass a writable array"),
+                tensor_id=self.lt_id,
             )
 
     def __del__(self):
