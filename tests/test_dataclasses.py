@@ -92,7 +92,7 @@ def test_functions_of_the_standard_library(module: Any, point: Any) -> None:
     for replace in (dataclasses.replace, module.replace):
         assert replace(made, x=4).norm == 6
         assert replace(made, x=4).tags == ["a"]
-        with pytest.raises(ValueError, match="norm"):
+        with pytest.raises((ValueError, TypeError), match="norm"):  # TypeError since Python 3.13
             replace(made, norm=4)
         with pytest.raises(TypeError, match="unexpected"):
             replace(made, z=4)
