@@ -47,6 +47,7 @@
                     take at most
     partition_runs.py  which of its partitions are compiled as one
     executable.py   a form of a model: compiled partitions and host functions over one arena
+    load_room.py    room for what its making computes, and the limit that would do where there is none
     form_parts.py   what it is made of on each kind of device
     variable_forms.py  compiles for shapes, or finds a form for all shapes for which its decisions hold:
                        variable_form.py, variable_partition.py: a partition of it, resizable_form.py: how it lives

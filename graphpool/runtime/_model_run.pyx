@@ -192,7 +192,7 @@ cdef class ModelRun:
         try:
             return self.queue.run(work, self._between_runs_nbytes, *given)
         except OutOfMemoryError as error:
-            if not self.make_room(error):
+            if not self._may_fit_alone(error):
                 raise
         return self.queue.run(work, self._between_runs_nbytes, *given)
 

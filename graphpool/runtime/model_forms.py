@@ -191,7 +191,7 @@ class ModelForms(ModelRun):
         profile_log.info("%s: ran for %s in %.3g ms, arena %d bytes", self.name, shapes, ms, arena_nbytes)
         return results
 
-    def make_room(self, error: OutOfMemoryError) -> bool:
+    def _may_fit_alone(self, error: OutOfMemoryError) -> bool:
         """Give up what was compiled for other shapes if a form of its own finds room without that; whether it was done.
 
         A form for these shapes alone takes no programs beside its own: it has to do where nothing else fits.
