@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
-from graphpool.runtime.executable import Executable
 from graphpool.runtime.loop import Loop
 
 node = helper.make_node
@@ -318,94 +317,6 @@ def test_slices_by_the_number_of_the_trip():
         for trips in (0, 1, 7, 30):
             found = loaded.run({"n": np.array(trips), "x0": np.zeros((1, 3), np.float32), "x": x})["y"]
             np.testing.assert_allclose(found, x[:trips].sum(0, keepdims=True), rtol=1e-5, atol=1e-5)
-
-
-@pytest.fixture
-def runs(monkeypatch):
-    """How many runs of forms there were from Python."""
-    found, run = [], Executable.run
-
-    def note(self, *args, **options):
-        found.append(self)
-        return run(self, *args, **options)
-
-    monkeypatch.setattr(Executable, "run", note)
-    return found
-
-
-INT64, REAL = TensorProto.INT64, TensorProto.FLOAT
-
-
-def counted(first, nodes, dtype=INT64, counter="i2"):
-    """Row `c` of x is added to a state, where c begins as `first` and becomes what the nodes make of it."""
-    constants = {
-        "c0": np.array(first, helper.tensor_dtype_to_np_dtype(dtype)), "zero": np.array([0]), "one": np.array([1]),
-        "step": np.float32(1), "two": np.array(2),
-    }  # fmt: skip
-    body_nodes = [
-        *nodes, node("Cast", ["c"], ["c64"], to=INT64), node("Reshape", ["c64", "one"], ["from"]),
-        node("Cast", [counter], ["n64"], to=INT64), node("Reshape", ["n64", "one"], ["to"]),
-        node("Shape", ["x"], ["shape"]), node("Gather", ["shape", "zero"], ["rows"], axis=0),
-        node("Min", ["rows", "to"], ["end"]), node("Slice", ["x", "from", "end", "zero"], ["part"]),
-        node("ReduceSum", ["part", "zero"], ["sum"], keepdims=0), node("Add", ["s", "sum"], ["t"]),
-    ]  # fmt: skip
-    inputs, outputs = [info("c", [], dtype), info("s", [3])], [info(counter, [], dtype), info("t", [3])]
-    loop_node = node("Loop", ["n", "", "c0", "x0"], ["last", "y"], body=body_of(body_nodes, inputs, outputs))
-    ports = [info("n", [], INT64), info("x0", [3]), info("x", ["k", 3])]
-    model = make([loop_node], ports, {"last": [], "y": [3]}, constants)
-    model.graph.output[0].type.tensor_type.elem_type = dtype
-    return model
-
-
-def as_real(dtype=INT64):
-    """One is added as a float32."""
-    return [
-        node("Cast", ["c"], ["r"], to=REAL),
-        node("Add", ["r", "step"], ["r2"]),
-        node("Cast", ["r2"], ["i2"], to=dtype),
-    ]
-
-
-BY_ONE = [node("Squeeze", ["one"], ["by"]), node("Add", ["c", "by"], ["i2"])]
-UP = [BY_ONE[0], node("Add", ["c", "by"], ["up"])]
-BY_DATA = [
-    *UP, node("Cast", ["s"], ["s64"], to=INT64), node("ReduceMax", ["s64"], ["top"], keepdims=0),
-    node("Max", ["up", "top"], ["i2"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("first", "nodes", "dtype"), [
-    (0, BY_ONE, INT64), (3, BY_ONE, INT64), (-2, BY_ONE, INT64), (0, as_real(), INT64),
-    (4, as_real(TensorProto.INT32), TensorProto.INT32),
-])  # fmt: skip
-def test_slices_by_a_state_that_counts_trips(first, nodes, dtype, runs):
-    x = floats(40, 3)
-    with gp.onnx.load(counted(first, nodes, dtype), fallback=False, limits=UNWRITTEN) as model:
-        for trips in (0, 1, 7, 30, 60):
-            before = len(runs)
-            found = model.run({"n": np.array(trips), "x0": np.zeros(3, np.float32), "x": x})
-            assert len(runs) - before <= 5  # of the model, and where a decision comes out otherwise
-            assert found["last"] == first + trips
-            wanted = sum((x[slice(c, min(40, c + 1))].sum(0) for c in range(first, first + trips)), np.zeros(3))
-            np.testing.assert_allclose(found["y"], wanted, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("first", "nodes", "after"), [
-    (0, [node("Add", ["c", "two"], ["i2"])], lambda c, s: c + 2),
-    (2**24 - 3, as_real(), lambda c, s: int(np.float32(c) + np.float32(1))),  # which ends at 2**24
-    (0, [*UP, node("Mod", ["up", "two"], ["i2"])], lambda c, s: (c + 1) % 2),
-    (0, BY_DATA, lambda c, s: max(c + 1, int(s.astype(np.int64).max()))),
-])  # fmt: skip
-def test_states_that_do_not_count_trips(first, nodes, after):
-    x = 3 * np.abs(floats(40, 3))
-    with gp.onnx.load(counted(first, nodes), fallback=False, limits=UNWRITTEN) as model:
-        found = model.run({"n": np.array(6), "x0": np.zeros(3, np.float32), "x": x})
-    count, state = first, np.zeros(3, np.float32)
-    for _ in range(6):
-        end = after(count, state)
-        count, state = end, state + x[slice(count, min(40, end))].sum(0, dtype=np.float32)
-    assert found["last"] == count
-    np.testing.assert_allclose(found["y"], state, rtol=1e-5)
 
 
 def test_loops_in_loops():
