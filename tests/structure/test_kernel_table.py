@@ -18,8 +18,8 @@ OPS = (
     "top_k", "tree_ensemble",
 )  # fmt: skip
 VARIANTS = (
-    "backward", "blas", "compressed", "depthwise", "dynamic", "fold", "im2col", "linear", "nearest", "numbers",
-    "overlap", "pack", "packed", "plain", "scales", "simd", "unpack", "winograd", "zeros",
+    "backward", "blas", "compressed", "depthwise", "dynamic", "fold", "groups", "im2col", "linear", "nearest",
+    "numbers", "overlap", "pack", "packed", "plain", "scales", "simd", "unpack", "winograd", "zeros",
 )  # fmt: skip
 NAME = re.compile(rf"({'|'.join(TYPES)})_({'|'.join(OPS)})((?:_(?:{'|'.join(VARIANTS)}))*)((?:_\d+x\d+)?)")
 
