@@ -224,7 +224,7 @@ cdef int _read(const uint8_t[::1] data, Py_ssize_t *at, Py_ssize_t end, Field *f
     return 0
 
 
-cdef inline bint _is(Field *field, int number) noexcept:
+cdef inline bint _is(Field *field, uint64_t number) noexcept:
     """Whether it is the field of this number that has a length."""
     return field.number == number and field.wire_type == BYTES
 
