@@ -19,7 +19,7 @@ from onnx.reference.ops import aionnx_preview_training, aionnxml, load_op
 
 from graphpool.onnx.host_ops import RANDOM
 from graphpool.onnx.host_texts import BY_DOMAIN as TEXTS
-from graphpool.onnx.inline import CONTROL_FLOW
+from graphpool.onnx.inline import CONTROL_FLOW, SPELT_OUT
 from graphpool.onnx.ops import BY_DOMAIN
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ defined anew; a model may import any of them. "Runs" says what takes its nodes:
 
 - **kernels**: the importer has an expression in [our ops](../reference/ops.md), which kernels run; a node
   whose form it does not cover goes to the host, and `graphpool inspect` says why.
-- **its parts**: ONNX defines the op by other ops, which take its place.
+- **its parts**: other ops take its place, by ONNX's definition or, for `Unique` of all elements, by ours.
 - **compilation**: its result is known when the model is compiled, or a size that may vary.
 - **control flow**: the branch that is taken, or what nodes of the body are; of sequences, before the run alone.
 - **texts**: a function of the host, which takes or gives texts or maps; `load(..., fallback=False)` accepts it.
@@ -93,6 +93,8 @@ def _runs(schema: defs.OpSchema) -> str:
         return "its parts"
     if not schema.domain and schema.name in CONTROL_FLOW:
         return "control flow"
+    if not schema.domain and schema.name in SPELT_OUT:
+        return "its parts"
     is_drawn = not schema.domain and schema.name in RANDOM
     return "host" if is_drawn or _has_evaluator(schema.domain, schema.name) else "refused"
 

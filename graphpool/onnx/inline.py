@@ -11,10 +11,11 @@ import numpy as np
 from graphpool._dataclasses import dataclass
 from graphpool._sizes import is_variable
 from graphpool.graph.shapes import are_equal
+from graphpool.typing import DataType
 
 from .build import NotConvertible, Value, require
-from .node import Node, names_read
-from .proto import as_onnx
+from .node import Node, make_node, names_read, needed
+from .proto import TensorProto, as_onnx
 from .sequences import items_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from .walk import Walk
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+SPELT_OUT = frozenset({"Unique"})
+"""Nodes that others stand for, which ONNX does not define."""
 
 NO_BOUND = 2**62
 """Of nodes, where limits alone bound them."""
@@ -324,3 +328,60 @@ def _stack(builder: GraphBuilder, values: list[Value], axis: int) -> Value:
 
 def _reshaped(builder: GraphBuilder, value: Value, shape: Sequence[int]) -> Value:
     return builder.emit("StaticReshape", value, shape=shape, special_zero=False)[0]
+
+
+# ---- what differs, by a sort and a search
+
+
+def find_unique(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
+    """Unique of all elements: they are sorted, and found where another one than before begins.
+
+    NaNs are alike. Equal elements keep their order, so that each begins with the first of its kind.
+    """
+    data = present(inputs[0])
+    require(data.is_plain and not data.is_known and data.dtype in _SORTED, "what is sorted by the host")
+    require(node.attrs.get("axis") is None or len(data.shape) == 1, "slices along an axis")
+    nodes: list[Node] = []
+    constants = {"all": [-1], "none": [0], "one": [1], "last": [-1], "end": [2**62], "yes": np.array([True])}
+    known = {f"{node.label}/{name}": Value(content=np.array(value)) for name, value in constants.items()}
+
+    def add(kind: str, *names: str, outputs: int = 1, **attrs: Any) -> Any:
+        given = [f"{node.label}/{len(nodes)}.{number}" for number in range(outputs)]
+        nodes.append(make_node(kind, names, given, f"{node.label}/{kind}", **attrs))
+        return given if outputs > 1 else given[0]
+
+    none, one, last, end, everything, yes = (
+        f"{node.label}/{name}" for name in ("none", "one", "last", "end", "all", "yes")
+    )
+    flat = add("Reshape", node.input[0], everything)
+    count = add("Shape", flat)
+    row, order = add("TopK", flat, count, outputs=2, axis=0, largest=0, sorted=1)
+    before, behind = add("Slice", row, none, last), add("Slice", row, one, end)
+    differs = add("Not", add("Equal", before, behind))
+    if data.dtype is DataType.F32:
+        differs = add("And", differs, add("Not", add("And", add("IsNaN", before), add("IsNaN", behind))))
+    begins = add("Slice", add("Concat", yes, differs, axis=0), none, count)
+    starts = add("Reshape", add("NonZero", begins), everything)
+    firsts = add("Gather", order, starts)
+    place = add("Sub", add("CumSum", add("Cast", begins, to=TensorProto.INT64), none), one)
+    inverse = add("ScatterElements", order, order, place, axis=0)
+    counts = add("Sub", add("Concat", add("Slice", starts, one, end), count, axis=0), starts)
+    values = add("Gather", row, starts)
+    if not node.attrs.get("sorted", 1):  # by first appearance
+        firsts, turned = add("TopK", firsts, add("Shape", firsts), outputs=2, axis=0, largest=0, sorted=1)
+        values, counts = add("Gather", values, turned), add("Gather", counts, turned)
+        _, back = add("TopK", turned, add("Shape", turned), outputs=2, axis=0, largest=0, sorted=1)
+        inverse = add("Gather", back, inverse)
+    made = (values, firsts, inverse, counts)
+    wanted = [name for name, own in zip(made, node.output, strict=False) if own]
+    return _placed(node, walk.run(enter_nodes(needed(nodes, wanted), known | {node.input[0]: data}, wanted, path)))
+
+
+def _placed(node: Node, results: Sequence[Value]) -> list[Value]:
+    """The results of the outputs that have names, and something for the others."""
+    found = iter(results)
+    return [next(found) if name else Value() for name in node.output]
+
+
+_SORTED = frozenset({DataType.F32, DataType.S64, DataType.S32})
+"""Types of which kernels sort elements."""

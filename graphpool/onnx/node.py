@@ -260,6 +260,16 @@ def names_read(nodes: Iterable[Node], outputs: Iterable[str]) -> set[str]:
     return names
 
 
+def needed(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
+    """The nodes, in topological order, that these outputs follow from."""
+    found, kept = set(outputs), []
+    for node in reversed(nodes):
+        if not found.isdisjoint(node.output):
+            found.update(node.input, node.captured)
+            kept.append(node)
+    return kept[::-1]
+
+
 def count_reads(nodes: Iterable[Node], outputs: Iterable[str]) -> Counter[str]:
     """How often nodes read each name, their graphs and the outputs included; ``x * x`` reads x twice."""
     counts = Counter(outputs)

@@ -23,7 +23,7 @@ from .build import Value, static_id
 from .encoders import with_table
 from .fold import fold_constants, is_kept
 from .integers import restore_floats
-from .node import Node, make_node, names_read
+from .node import Node, make_node, names_read, needed
 from .ops.direct import DECIDING_PORTS
 from .table_places import with_index_ranges
 from .walk import Walk
@@ -239,9 +239,9 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     outputs = [port.name for port in source.outputs]
     constants = dict(source.constants)
     renamed = [n.changed(op_type="ScatterElements") if n.op_type == "Scatter" else n for n in source.nodes]
-    nodes = _needed([own for node in renamed for own in _rewritten(node, constants)], outputs)
+    nodes = needed([own for node in renamed for own in _rewritten(node, constants)], outputs)
     nodes, constants = fold_constants(source, nodes, constants)
-    nodes = _needed(restore_floats(source, nodes, constants), outputs)
+    nodes = needed(restore_floats(source, nodes, constants), outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}
 
@@ -292,12 +292,3 @@ def _without_compress(node: Node, constants: dict[str, Any]) -> list[Node]:
         nodes.append(make_node("Reshape", [data, all_of], [flat], f"{node.label}/Flatten"))
     source = data if axis is not None else flat
     return [*nodes, make_node("Gather", [source, places], [result], node.name, axis=axis or 0)]
-
-
-def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
-    needed, kept = set(outputs), []
-    for node in reversed(nodes):
-        if not needed.isdisjoint(node.output):
-            needed.update(node.input, node.captured)
-            kept.append(node)
-    return kept[::-1]

@@ -32,6 +32,7 @@ from .inline import (
     NO_BOUND,
     Scope,
     enter_nodes,
+    find_unique,
     function_nodes,
     scan,
     take_branch,
@@ -524,8 +525,9 @@ _WAYS: dict[str, tuple[Way, ...]] = {
         [partial(scan, one=way) for way in (partial(unroll_scan, most=_FEW_NODES), repeat_scan, unroll_scan)]
     ),
     "SequenceMap": (unroll_map,),
+    "Unique": (find_unique,),
 }
-"""How control flow becomes part of a form, tried in this order."""
+"""How control flow, and what other nodes stand for, becomes part of a form, tried in this order."""
 
 _TELLING = 1
 """Of these the one whose refusal is told: that of a model of its own, which any course suits."""

@@ -214,12 +214,65 @@ def test_the_peak_of_a_range_counts_the_data_dependent_part():
 
 
 def test_what_a_host_function_finds_is_followed_by_our_own_kernels():
-    nodes = [node("Unique", ["x"], ["values"]), node("Mul", ["values", "values"], ["y"])]
-    with gp.onnx.load(make(nodes, ["y"], {"x": (TensorProto.FLOAT, ["n"])})) as model:
+    nodes = [node("Unique", ["x"], ["values"], axis=0), node("Mul", ["values", "values"], ["y"])]
+    with gp.onnx.load(make(nodes, ["y"], {"x": (TensorProto.FLOAT, ["n", 2])})) as model:
         for n in (5, 9, 2):
+            x = np.random.default_rng(n).integers(0, 3, (n, 2)).astype(np.float32)
+            np.testing.assert_array_equal(model.run({"x": x})["y"], np.unique(x, axis=0) ** 2)
+        assert not any(data_dependent_of(model).specialise({"values": (3, 2)}).fallbacks)
+
+
+def unique_parts(x, is_sorted):
+    """What Unique gives of all elements."""
+    values, first, inverse, counts = np.unique(
+        x.reshape(-1), return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.argsort(values if is_sorted else first, kind="stable")
+    return values[order], first[order], np.argsort(order)[inverse.reshape(-1)], counts[order]
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32])
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("asked", ["vfic", "v", "fc", "i"])
+def test_unique_elements_are_found_by_kernels(kind, is_sorted, asked):
+    names = [name if name == "v" or name in asked else "" for name in "vfic"]  # the first one is obligatory
+    nodes = [node("Relu" if kind == TensorProto.FLOAT else "Abs", ["x"], ["r"]),
+             node("Unique", ["r"], names, sorted=int(is_sorted)),
+             *(node("Add", [name, name], [f"y_{name}"]) for name in asked)]  # fmt: skip
+    model = make(nodes, [f"y_{name}" for name in asked], {"x": (kind, ["n", "m"])})
+    rng = np.random.default_rng(kind)
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        for shape in ((3, 4), (40, 7), (1, 1), (0, 3), (5, 0), (33, 2)):
+            x = rng.integers(0, 9, shape).astype(dtype)
+            if kind == TensorProto.INT64:
+                x += 2**61  # more than f64 tells apart
+            if kind == TensorProto.FLOAT and x.size > 4:
+                x.flat[[1, 4]] = np.nan
+            found = loaded.run({"x": x})
+            for name, part in zip("vfic", unique_parts(x, is_sorted), strict=True):
+                if name in asked:
+                    np.testing.assert_array_equal(found[f"y_{name}"], part + part)
+
+
+def test_unique_elements_in_branches_and_loops():
+    body = helper.make_graph(
+        [node("Unique", ["s"], ["u"]), node("Shape", ["u"], ["k"]), node("Cast", ["k"], ["f"], to=TensorProto.FLOAT),
+         node("Sub", ["s", "f"], ["t"]), node("Identity", ["go"], ["on"])],
+        "body",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, []),
+         helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("s", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("t", TensorProto.FLOAT, ["n"])],
+    )  # fmt: skip
+    nodes = [node("Loop", ["trips", "", "x"], ["y"], body=body)]
+    model = make(nodes, ["y"], {"x": (TensorProto.FLOAT, ["n"]), "trips": (TensorProto.INT64, [])})
+    with gp.onnx.load(model) as loaded:
+        for n, trips in ((5, 3), (8, 0), (6, 40)):
             x = np.random.default_rng(n).integers(0, 4, n).astype(np.float32)
-            np.testing.assert_array_equal(model.run({"x": x})["y"], np.unique(x) ** 2)
-        assert not any(data_dependent_of(model).specialise({"values": (3,)}).fallbacks)
+            found = loaded.run({"x": x, "trips": np.array(trips)})["y"]
+            np.testing.assert_array_equal(found, x - trips * np.float32(len(np.unique(x))))
 
 
 def test_a_closed_model_closes_its_data_dependent_part():

@@ -144,7 +144,8 @@ def test_of_unique_elements_the_most_is_predicted_whatever_there_is(shape, axis,
             wanted = np.unique(x, axis=axis)
             np.testing.assert_allclose(y, -np.exp(wanted) if has_others else wanted, rtol=1e-6)
             assert predicted >= model.engine.budget.peak
-            assert has_others or predicted == model.engine.budget.peak
+            is_by_kernels = axis is None  # which take less where little is found
+            assert has_others or is_by_kernels or predicted == model.engine.budget.peak
 
 
 @pytest.mark.parametrize("op", ["RandomNormalLike", "RandomUniformLike", "Bernoulli"])

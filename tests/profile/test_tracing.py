@@ -151,10 +151,10 @@ def test_steps_have_the_names_of_the_ops_that_they_compute():
 def test_host_functions_have_the_names_and_ops_of_their_nodes():
     nodes = [
         helper.make_node("Relu", ["x"], ["r"], "in_front"),
-        helper.make_node("Unique", ["r"], ["u"], "kinds"),
+        helper.make_node("Unique", ["r"], ["u"], "kinds", axis=0),
         helper.make_node("Neg", ["u"], ["y"], "behind"),
     ]
-    x = np.array([3, -1, 3, 2], np.float32)
+    x = np.array([[3, -1], [3, 2], [3, -1]], np.float32)
     with gp.onnx.load(make_model(nodes, {"x": x}, ["y"]).SerializeToString(), threads=1) as model:
         model.run({"x": x})
         with trace() as recorded:

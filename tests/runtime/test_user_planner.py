@@ -153,10 +153,10 @@ def test_the_buffers_of_a_model_are_what_its_arena_is_planned_for(name, tmp_path
 def test_buffers_between_compiled_parts_and_host_functions():
     onnx = pytest.importorskip("onnx")
     node = onnx.helper.make_node
-    nodes = [node("Relu", ["x"], ["a"]), node("Softmax", ["a"], ["b"]), node("Unique", ["b"], ["c"]),
+    nodes = [node("Relu", ["x"], ["a"]), node("Softmax", ["a"], ["b"]), node("Unique", ["b"], ["c"], axis=0),
              node("Softmax", ["b"], ["d"]), node("Neg", ["d"], ["y"])]  # fmt: skip
     ports = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, (30, 40)) for n in "xy"]
-    ports.append(onnx.helper.make_tensor_value_info("c", onnx.TensorProto.FLOAT, ("n",)))
+    ports.append(onnx.helper.make_tensor_value_info("c", onnx.TensorProto.FLOAT, ("n", 40)))
     graph = onnx.helper.make_graph(nodes, "mixed", ports[:1], ports[1:])
     opsets = [onnx.helper.make_opsetid("", 17)]
     with gp.onnx.load(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), threads=1) as model:
