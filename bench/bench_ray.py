@@ -1,6 +1,6 @@
 """Question: how much of what workers can do by themselves is left when Ray Data feeds them?
 
-    python -m bench.bench_ray MODEL [images] [--rounds N] [--seconds S] [--workers N] [--block IMAGES]
+    python -m bench.bench_ray MODEL [images] [--rounds N] [--seconds S] [--workers N] [--block IMAGES] [--floor]
 
 MODEL is an ONNX file with one input of images and a first dimension for rows, such as MobileNetV2. Two processes
 alone run the model on images that they hold, both at once; then as many actors of Ray Data run it on as many synthetic
@@ -8,7 +8,8 @@ images as Ray's tasks make, an image as bytes, which the actor converts; in turn
 has one beside it. Ray's rates and processor times are
 those between a tenth and nine tenths of the results. Besides, Ray's rate is compared with that of its own two actors
 while they are in the model: where all share two processors, that is what waiting for rows costs. The most private
-memory of an actor is a sample a second, and stands beside what actors declared. Ray's metrics are off.
+memory of an actor is a sample a second, and stands beside what actors declared. Ray's metrics are off. With --floor the
+same is measured for actors without graphpool, whose exponentials of NumPy take as long an image: what Ray itself costs.
 """
 
 import argparse
@@ -38,6 +39,37 @@ def make_images(rows, shape):
         start = int(number) * 7919 % nbytes
         image[:] = numbers[start : start + nbytes]
     return {"input": images.reshape(-1, *shape)}
+
+
+class Exponentials:
+    """Reads rows as the model does, and takes so many exponentials for each: graphpool has no part in it."""
+
+    def __init__(self, count):
+        self._count, self._numbers = count, np.linspace(-1, 1, 1 << 14, dtype=np.float32)
+        self._results = np.empty_like(self._numbers)
+
+    @classmethod
+    def lasting(cls, seconds):
+        """That take so long an image."""
+        self, count = cls(0), 2000
+        self._work(count)
+        start_s = time.thread_time()
+        self._work(count)
+        return cls(round(seconds * count / (time.thread_time() - start_s)))
+
+    def _work(self, count):
+        for _ in range(count):
+            np.exp(self._numbers, out=self._results)
+
+    def __call__(self, batch):
+        """A thousand numbers for each row, as the model gives."""
+        for image in batch["input"]:
+            image.astype(np.float32)
+            self._work(self._count)
+        return {"output": np.zeros((len(batch["input"]), 1000), np.float32)}
+
+    def __reduce__(self):
+        return Exponentials, (self._count,)
 
 
 def work_alone(text, shape, block, seconds, barrier, found):
@@ -120,15 +152,13 @@ class MemoryOfActors(threading.Thread):
         self.join()
 
 
-def on_ray(model, shape, block, count, nworkers):
+def on_ray(map_batches, shape, block, count, nworkers):
     """Images a second, also of the actors while they run; processor time for each of actors and of all; memory."""
     import ray  # not by who collects benchmarks
 
     dataset = ray.data.range(count, override_num_blocks=-(-count // block))
     images = Recorded(dataset.map_batches(make_images, fn_kwargs={"shape": shape}, batch_size=block))
-    results = gp.ray.map_batches(
-        images, model, columns={model.inputs[0].name: "input"}, workers=nworkers, batch_size=block
-    )
+    results = map_batches(images)
     done, samples = 0, []
     with MemoryOfActors() as memory:
         for batch in results.iter_batches(batch_size=None, prefetch_batches=1):
@@ -146,6 +176,16 @@ def on_ray(model, shape, block, count, nworkers):
     return count / (end_s - start_s), nworkers * in_model, actors_s / count, sum(used.values()) / count
 
 
+def compare(text, map_batches, shape, arguments, count):
+    """The figures of a turn of the processes alone and one of Ray."""
+    own_rate, own_cpu_s = alone(text, shape, arguments.block, arguments.seconds, arguments.workers)
+    rate, in_model, actors_s, all_s = on_ray(map_batches, shape, arguments.block, count, arguments.workers)
+    milliseconds = own_cpu_s * 1e3, actors_s * 1e3, all_s * 1e3
+    found = own_rate, in_model, rate, rate / own_rate, rate / in_model, *milliseconds
+    print("  ".join(f"{value:.4g}" for value in found), flush=True)
+    return found
+
+
 def main():
     import ray
 
@@ -156,21 +196,34 @@ def main():
     parser.add_argument("--seconds", type=float, default=20.0, help="of each turn of the processes alone")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--block", type=int, default=256, help="images that a worker takes at a time")
+    parser.add_argument("--floor", action="store_true", help="also actors without graphpool that take as long")
     arguments = parser.parse_args()
     os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_enable_metrics_collection": "0"}
     ray.init(num_cpus=arguments.workers + 1, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     each = arguments.images // arguments.rounds
-    rows = []
     with gp.onnx.load(arguments.model, threads=1) as model:
         shape = model.inputs[0].shape[1:]
-        text = pickle.dumps(RowFunction(model, columns={model.inputs[0].name: "input"}))
+        columns = {model.inputs[0].name: "input"}
+        text = pickle.dumps(RowFunction(model, columns=columns))
+
+        def by_model(images):
+            return gp.ray.map_batches(
+                images, model, columns=columns, workers=arguments.workers, batch_size=arguments.block
+            )
+
+        def by_exponentials(images):
+            pool = ray.data.ActorPoolStrategy(size=arguments.workers)
+            own = {"fn_constructor_args": [exponentials._count], "num_cpus": 1, "memory": 2**30, "compute": pool}
+            return images.map_batches(Exponentials, batch_size=arguments.block, batch_format="numpy", **own)
+
+        rows = []
         for _ in range(arguments.rounds):
-            own_rate, own_cpu_s = alone(text, shape, arguments.block, arguments.seconds, arguments.workers)
-            rate, in_model, actors_s, all_s = on_ray(model, shape, arguments.block, each, arguments.workers)
-            milliseconds = own_cpu_s * 1e3, actors_s * 1e3, all_s * 1e3
-            rows.append((own_rate, in_model, rate, rate / own_rate, rate / in_model, *milliseconds))
-            print("  ".join(f"{value:.4g}" for value in rows[-1]), flush=True)
+            rows.append(compare(text, by_model, shape, arguments, each))
+            if arguments.floor:
+                exponentials = Exponentials.lasting(rows[-1][5] / 1e3)
+                print("floor: ", end="")
+                compare(pickle.dumps(exponentials), by_exponentials, shape, arguments, each)
     print("rates: alone, of Ray's actors in the model, of Ray; ratios of the third by the first and second;")
     print("ms of processor time an image: alone, of actors, of all of Ray; medians:")
     print("  ".join(f"{statistics.median(column):.4g}" for column in zip(*rows, strict=True)))
