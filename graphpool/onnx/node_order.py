@@ -71,12 +71,12 @@ def _inverse(order: Sequence[int]) -> list[int]:
 
 
 def _names_read(node: NodeProto) -> set[str]:
-    """The names that a node reads, with all that the graphs inside it do: names of their own have no other maker."""
+    """The names that a node reads, with those that the graphs inside it read from outside."""
     names = set(node.input[:])
     for inner in _inner_graphs([node]):
-        names.update(info.name for info in inner.output)
-        for each in inner.node[:]:
-            names |= _names_read(each)
+        read = {info.name for info in inner.output}.union(*[_names_read(each) for each in inner.node[:]])
+        own = {name for each in inner.node[:] for name in each.output[:]}
+        names |= read - own - {info.name for info in (*inner.input[:], *inner.initializer[:])}
     return names
 
 
