@@ -52,5 +52,6 @@ cdef class CompiledPartition:
     cdef int _check_apart(self, char *arena, char **pointers, int64_t *nbytes) except -1
     cdef int _execute_on_host(self, tuple sources, object outputs, char **pointers, int64_t *nbytes) except -1
     cdef int _run(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1
+    cdef int _run_once(self, char **bases, Stream stream) except -1
     cdef int _run_without_pool(self, char **bases, Stream stream) except -1
     cdef int _run_program(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1

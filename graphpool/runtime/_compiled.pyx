@@ -447,36 +447,28 @@ cdef class CompiledPartition:
         cdef int64_t status
         if self.scratch_nbytes == 0:
             bases[0] = &_nowhere
-            with nogil:
-                status = self.program.run(bases, stream.team)
-            return check_run(status, self.program, self)
+            return self._run_once(bases, stream)
         if type(scratchpad) is Tensor:
             (<Tensor>scratchpad)._check_allocated()
             self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes,
                                    (<Tensor>scratchpad).is_readonly)
             self._check_apart((<Tensor>scratchpad).data, bases + 2, nbytes)
             bases[0] = (<Tensor>scratchpad).data
-            with nogil:
-                status = self.program.run(bases, stream.team)
-            return check_run(status, self.program, self)
+            return self._run_once(bases, stream)
         if scratchpad is not None:
             _get_buffer(scratchpad, &view)
             try:
                 self._check_scratchpad(<uintptr_t>view.buf, view.len, view.readonly)
                 self._check_apart(<char *>view.buf, bases + 2, nbytes)
                 bases[0] = <char *>view.buf
-                with nogil:
-                    status = self.program.run(bases, stream.team)
-                return check_run(status, self.program, self)
+                return self._run_once(bases, stream)
             finally:
                 PyBuffer_Release(&view)
         if self.arenas is None:
             return self._run_without_pool(bases, stream)
         if not self.program.needs(ARENA_BYTES, bases):
             bases[0] = &_nowhere
-            with nogil:
-                status = self.program.run(bases, stream.team)
-            return check_run(status, self.program, self)
+            return self._run_once(bases, stream)
         arena = self.arenas.acquire_fast()
         if arena == NULL:
             arena = self.arenas.acquire()
@@ -486,10 +478,16 @@ cdef class CompiledPartition:
             self.arenas.release(arena)
         return check_run(status, self.program, self)
 
+    cdef int _run_once(self, char **bases, Stream stream) except -1:
+        """Run where all memory is there."""
+        cdef int64_t status
+        with nogil:
+            status = self.program.run(bases, stream.team)
+        return check_run(status, self.program, self)
+
     cdef int _run_without_pool(self, char **bases, Stream stream) except -1:
         """Run in an arena of the engine, or in memory allocated for this run alone."""
         cdef uintptr_t address
-        cdef int64_t status
         if self.scratch == "caller":
             raise InvalidArgumentError(explain("scratchpad", got=None, hint="it was compiled with scratch='caller'",
                                                accepted=f"{self.scratch_nbytes} bytes, aligned to {ALIGNMENT}"))
@@ -497,15 +495,11 @@ cdef class CompiledPartition:
             with self.shared.lease(self.scratch_nbytes) as lease:
                 address = lease.address
                 bases[0] = <char *>address
-                with nogil:
-                    status = self.program.run(bases, stream.team)
-                return check_run(status, self.program, self)
+                return self._run_once(bases, stream)
         address = self.engine.resource.allocate(self.scratch_nbytes, ALIGNMENT)
         bases[0] = <char *>address
         try:
-            with nogil:
-                status = self.program.run(bases, stream.team)
-            return check_run(status, self.program, self)
+            return self._run_once(bases, stream)
         finally:
             self.engine.resource.deallocate(address, self.scratch_nbytes, ALIGNMENT)
 
