@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from graphpool._dataclasses import dataclass
 
 __all__ = ["RunTimes"]
@@ -12,19 +14,24 @@ _SMOOTHING = 0.1
 
 @dataclass(eq=False)
 class _Mean:
-    """Of what was seen, at last when. Unit: seconds."""
+    """Of what was seen, at last when; what is too old does not count. Unit: seconds."""
 
-    mean_s: float
-    seen_s: float
+    most_age_s: float
+    mean_s: float = 0.0
+    seen_s: float = -math.inf
 
     def add(self, value_s: float, now_s: float) -> None:
         """One more; the last ones count most."""
-        self.mean_s += (value_s - self.mean_s) * _SMOOTHING
+        share = 1.0 if self._is_old(now_s) else _SMOOTHING
+        self.mean_s += (value_s - self.mean_s) * share
         self.seen_s = now_s
 
-    def at(self, now_s: float, most_age_s: float) -> float:
-        """The mean; 0 for what is too old."""
-        return 0.0 if now_s - self.seen_s > most_age_s else self.mean_s
+    def at(self, now_s: float) -> float:
+        """The mean; 0 for what is not known."""
+        return 0.0 if self._is_old(now_s) else self.mean_s
+
+    def _is_old(self, now_s: float) -> bool:
+        return now_s - self.seen_s > self.most_age_s
 
 
 class RunTimes:
@@ -45,7 +52,7 @@ class RunTimes:
         self._most_age_s = most_age_s
         self._models: dict[str, _Mean] = {}
         self._running: dict[object, tuple[str, float]] = {}
-        self._lag = _Mean(0.0, 0.0)
+        self._lag = _Mean(most_age_s)
 
     def begin(self, run: object, name: str, now_s: float) -> None:
         """A run of a model begins."""
@@ -54,12 +61,12 @@ class RunTimes:
     def end(self, run: object, now_s: float) -> None:
         """It is over."""
         name, since_s = self._running.pop(run)
-        self._models.setdefault(name, _Mean(now_s - since_s, now_s)).add(now_s - since_s, now_s)
+        self._models.setdefault(name, _Mean(self._most_age_s)).add(now_s - since_s, now_s)
 
     def mean_s(self, name: str, now_s: float) -> float:
         """Of a run of a model; 0 for what is not known."""
         known = self._models.get(name)
-        return 0.0 if known is None else known.at(now_s, self._most_age_s)
+        return 0.0 if known is None else known.at(now_s)
 
     def resume(self, end_s: float, now_s: float) -> None:
         """Who waited for a run that ended then goes on."""
@@ -70,7 +77,7 @@ class RunTimes:
 
         That is half a pass of the event loop until it is seen, and one more. What comes from clients waits as long.
         """
-        return self._lag.at(now_s, self._most_age_s)
+        return self._lag.at(now_s)
 
     def left_s(self, now_s: float) -> float:
         """Of all that runs now, together; a run that is late by some time is expected to take as long again."""
