@@ -86,7 +86,7 @@ def test_a_dynamic_partition() -> None:
         assert read(compiled)["shapes it is compiled for"] == "0"
         tensors = [gp.Tensor(lt.replace(shape=s), engine) for lt, s in ((x, (3, 8)), (w, (8, 4)))]
         for tensor in tensors:
-            tensor.fill(np.ones(tensor.lt.shape))
+            tensor.fill(np.ones(tensor.lt.shape, tensor.lt.dtype.numpy))
         compiled.execute(gp.Stream(engine), tensors)
         assert read(compiled)["shapes it is compiled for"] == "1"
 

@@ -66,7 +66,7 @@ def match_runs(steps: Sequence[ModelStep], traced: Iterable[TracedStep]) -> Iter
         pieces.setdefault((piece.program, piece.run if piece.program else number), []).append(piece)
     for (program, _), found in pieces.items():
         coming = threads.setdefault(found[0].thread, {})
-        coming.setdefault((program, "" if program else found[0].name), deque()).append(tuple(found))
+        coming.setdefault((program, "" if program else _host_of(found[0])), deque()).append(tuple(found))
     for coming in threads.values():
         reached = 0
         while any(coming.values()):
@@ -85,6 +85,11 @@ def _what(step: ModelStep) -> tuple[int, str]:
     if step.compiled is None:
         return 0, step.label
     return 0 if step.compiled.program is None else step.compiled.program.serial, ""
+
+
+def _host_of(piece: TracedStep) -> str:
+    """The name of a host function, whether or not `name_host` has seen it."""
+    return piece.op or piece.name
 
 
 def _take(coming: deque[Run] | None, reached: int) -> Run:

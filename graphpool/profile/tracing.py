@@ -187,7 +187,9 @@ class Trace:
             for runs in match_runs(form.steps, self._steps)
         ]
         hosts = {step.label: step.fallback for each in form.with_inner() for step in each.steps if not step.compiled}
-        self._steps = tuple([step if step.program else name_host(step, hosts.get(step.name)) for step in self._steps])
+        self._steps = tuple(
+            [step if step.program else name_host(step, hosts.get(step.op or step.name)) for step in self._steps]
+        )
 
     def events(self) -> list[dict[str, Any]]:
         """The trace in the Trace Event Format.

@@ -156,6 +156,7 @@ def _reads_any_strides(op: Op, shapes: Mapping[int, tuple[int, ...]]) -> bool:
 def _gain_ns(group: AnchorGroup, shapes: Mapping[int, tuple[int, ...]]) -> float:
     """What a window gains in time. Unit: nanoseconds."""
     op, is_bytes = group.anchor, bool(group.dequantized)
+    batch, _, *pixels = shapes[op.outputs[0].id]
     result = prod(shapes[op.outputs[0].id])
     if op.kind.endswith("Pool") and is_bytes:
         gain: float = _TAP_NS * (result * prod(op.attrs["kernel"]))
@@ -172,5 +173,5 @@ def _gain_ns(group: AnchorGroup, shapes: Mapping[int, tuple[int, ...]]) -> float
     flops: int = 2 * result * taps * weights[inner]
     if taps == 1:
         return _POINT_NS_PER_FLOP * flops
-    nelements: int = flops // (2 * shapes[op.outputs[0].id][1]) * op.attrs["groups"]
+    nelements: int = prod((batch, *pixels)) * taps * weights[inner] * op.attrs["groups"]
     return _WINDOW_NS_PER_FLOP * flops + _PATCH_NS * nelements
