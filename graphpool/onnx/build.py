@@ -11,7 +11,7 @@ from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import is_variable
 from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.cache.identity import quick_fingerprint
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidShapeError, explain
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.logical_tensor import shapeless_tensor
 from graphpool.graph.schema import get_schema
@@ -43,8 +43,8 @@ class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, no
     """A node has, with these inputs, no expression in our ops; the text says why."""
 
 
-class InvalidNode(InvalidArgumentError):  # noqa: N818  (named as what it says, like NotConvertible)
-    """A node that nothing runs with these inputs."""
+class InvalidNode(InvalidShapeError):  # noqa: N818 - named as what it says, like NotConvertible
+    """A node that nothing runs with these inputs, which no other way changes."""
 
 
 def require(condition: bool, reason: str) -> None:

@@ -77,7 +77,6 @@ class Walk:
         self._refusal = ""
         self._limit_error: LimitError | None = None  # why the node was not computed ahead
         self._misfit: InvalidShapeError | InvalidOpError | None = None  # why our ops do not take its shapes
-        self._refused: InvalidShapeError | None = None  # why nothing runs a node, which no other way changes
         self.nnodes = 0
         self._unrolling_end: int | None = None
         self._left_nbytes = self._source.bounds.left_nbytes
@@ -426,8 +425,6 @@ class Walk:
         except (LimitError, InvalidNode):
             raise
         except (NotConvertible, GraphpoolError) as error:
-            if error is self._refused:
-                raise
             self._refusal = str(error) or self._refusal
             self._misfit = error if isinstance(error, InvalidShapeError | InvalidOpError) else None
             del self.builder.ops[nops:], self._precomputed[nprecomputed:], self._data_dependent.nodes[nlater:]
@@ -455,8 +452,7 @@ class Walk:
         results = self._infer(node, inputs, captured, label)
         if misfit is not None:
             message = explain(f"node {label!r} ({node.op_type})", got=str(misfit))
-            self._refused = InvalidShapeError(message, node=label)
-            raise self._refused from misfit
+            raise InvalidNode(message, node=label) from misfit
         need = needs_host(node, inputs, results)
         reason = need or reason
         if host == "none" or (host == "objects" and not need):

@@ -115,18 +115,19 @@ cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int6
     for j in range(step.nargs):
         pointers[j] = run.bases[step.args[j].base] + step.args[j].offset
     cdef Slice slice
+    cdef int64_t status
     if run.recording == NULL:
-        if step.fn(step.params, pointers, begin, end, scratch) != 0:
-            gp_team_cas(&run.refused, 0, step - run.steps + 1)
-        return
-    jitter(run.recording)
-    slice.program, slice.run, slice.thread = run.program, run.number, run.thread
-    slice.step, slice.thread_index, slice.ntasks = step - run.steps, thread, end - begin
-    slice.start_ns = gp_clock_ns()
-    if step.fn(step.params, pointers, begin, end, scratch) != 0:
+        status = step.fn(step.params, pointers, begin, end, scratch)
+    else:
+        jitter(run.recording)
+        slice.program, slice.run, slice.thread = run.program, run.number, run.thread
+        slice.step, slice.thread_index, slice.ntasks = step - run.steps, thread, end - begin
+        slice.start_ns = gp_clock_ns()
+        status = step.fn(step.params, pointers, begin, end, scratch)
+        slice.end_ns = gp_clock_ns()
+        put_slice(run.recording, &slice)
+    if status != 0:
         gp_team_cas(&run.refused, 0, step - run.steps + 1)
-    slice.end_ns = gp_clock_ns()
-    put_slice(run.recording, &slice)
 
 
 cdef bint is_due(char **bases, const Step *step) noexcept nogil:
