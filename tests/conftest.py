@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 import graphpool as gp
 from graphpool.cache import constant_tensor_cache
-from graphpool.runtime.costs import stage_latencies
+from graphpool.runtime.costs import stage_latencies, step_costs
 
 # under emulation and sanitizers an example takes many times as long
 settings.register_profile("slow", suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -47,19 +47,18 @@ def no_constants_of_other_tests():
     constant_tensor_cache("cpu").clear()
 
 
+@pytest.fixture(autouse=True)
+def no_costs_of_other_tests():
+    """Measured costs are of the process, too: a test whose schedules or stored forms follow them must know them all."""
+    step_costs.cache_clear()
+    stage_latencies.cache_clear()
+
+
 @pytest.fixture
 def engine():
     """An engine of the CPU with one thread."""
     with gp.Engine(threads=1) as engine:
         yield engine
-
-
-@pytest.fixture
-def no_stage_latencies():
-    """Nothing is known of stages, nor afterwards of those of the test."""
-    stage_latencies.cache_clear()
-    yield
-    stage_latencies.cache_clear()
 
 
 @pytest.fixture

@@ -12,8 +12,6 @@ from graphpool.runtime.costs import stage_latencies
 from graphpool.runtime.scheduling import SEQUENTIAL, ScheduleOptions
 from tests.helpers.tower_model import tower_model
 
-pytestmark = pytest.mark.usefixtures("no_stage_latencies")
-
 FAR_S = 1e9
 IOS = ScheduleOptions("ios", 2)
 

@@ -4,8 +4,6 @@ from graphpool.runtime.costs import stage_latencies
 from graphpool.runtime.machine import MEMORY_BANDWIDTH
 from graphpool.runtime.stage_model import StageModel
 
-pytestmark = pytest.mark.usefixtures("no_stage_latencies")
-
 
 def model(costs, speedups, threads=2):
     return StageModel(costs, speedups, [f"step {k}" for k in range(len(costs))], threads)

@@ -15,8 +15,6 @@ from tests.cases.graphs import GraphBuilder
 from tests.cases.inputs import random_inputs
 from tests.helpers.partitions import check_plain
 
-pytestmark = pytest.mark.usefixtures("no_stage_latencies")
-
 POINT = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
 SQUARE = POINT | {"pads_begin": [1, 1], "pads_end": [1, 1]}
 
