@@ -33,7 +33,7 @@ DOMAIN = {
 
 def unary_attrs(m: Maker, kind: str) -> dict[str, Any]:
     if kind in ("Clamp", "ClampBackward"):
-        low = m.number(-1.5, 0.5)
+        low = round(m.number(-1.5, 0.5) * 32) / 32  # which all types have, so that the result is exact
         return {"min": low, "max": low + m.choose([0.0, 0.25, 1.0, 3.0])}
     if kind in ("Elu", "LeakyReLU", "EluBackward"):
         return {"alpha": m.choose([0.0, 0.125, 0.5, 1.0, 1.5])}
