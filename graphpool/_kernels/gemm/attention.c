@@ -11,6 +11,8 @@
 #include "eltwise/gp_sink.h"
 #include "gemm/gp_attention.h"
 
+#define RESULTS 4  /* queries of a block whose results are put in rows at once */
+
 GP_RECORD(attention_params, {
     gp_attention scores;
     gp_side dst, stats, kept;           /* stats: log-sum-exp of each query's scores; kept: what Dropout keeps */
@@ -27,7 +29,7 @@ typedef struct {
 /* Room for what one task holds; matrices have rows of LANES, of one float where queries go one by one. */
 typedef struct {
     float *q, *scores, *result;           /* transposed: (depth, LANES), (TILE, LANES), (value_depth, LANES) */
-    float *row;                           /* value_depth */
+    float *row;                           /* value_depth of a query, or of RESULTS of them */
     float *k_room, *v_room, *mask_room;   /* a tile of each that is converted */
     uint8_t kept[TILE * LANES];
     double sum[LANES];
@@ -52,7 +54,7 @@ static void divide_scratch(const attention_params *params, float *scratch, state
     t->scores = t->q + p->depth * lanes;
     t->result = t->scores + TILE * lanes;
     t->row = t->result + (params->by_row ? 0 : p->value_depth * lanes);
-    t->k_room = t->row + p->value_depth;
+    t->k_room = t->row + p->value_depth * (params->by_row ? 1 : RESULTS);
     t->v_room = t->k_room + (p->k.dtype == GP_F32 && p->q.dtype == GP_F32 ? 0 : p->depth * TILE);
     t->mask_room = t->v_room + (p->v.dtype == GP_F32 ? 0 : p->value_depth * TILE);
 }
@@ -169,12 +171,15 @@ static void attend_lanes(const attention_params *p, const gp_scores *s, block *b
         drop(p, s, &b->tile, t->kept, t->scores, LANES);
         gp_multiply(gp_turned(get_values(s, b, t)), t->scores, n, t->result, t->rescale, s->p->value_depth, t->lanes);
     }
+    const int64_t depth = s->p->value_depth;
     for (int64_t i = 0; i < b->tile.queries; i++) {
         const int64_t offset = gp_offset_of(&p->dst, b->tile.batch, b->tile.head, b->tile.query + i);
-        const float inverse = get_inverse(p, t->sum[i]);
-        float *row = gp_sink_row(sink, offset, p->dst.stride[ELEMENT], t->row);
-        for (int64_t c = 0; c < s->p->value_depth; c++)
-            row[c] = t->result[c * LANES + i] * inverse;
+        const float *at = t->row + i % RESULTS * depth, inverse = get_inverse(p, t->sum[i]);
+        float *row = gp_sink_row(sink, offset, p->dst.stride[ELEMENT], t->row + i % RESULTS * depth);
+        if (i % RESULTS == 0)
+            gp_transpose_rows((gp_rows){t->result + i, LANES, 1}, depth, RESULTS, t->row, depth);
+        for (int64_t c = 0; c < depth; c++)
+            row[c] = at[c] * inverse;
         finish(p, s, sink, b, i, row, t->max[i], t->sum[i]);
     }
 }

@@ -21,6 +21,7 @@ __all__ = ["AttentionProblem", "attention", "attention_backward"]
 
 _LANES = 64
 _TILE = 64
+_RESULTS = 4
 _MAX_ROWS = 2
 """Up to this many queries go one by one; from three on, lanes of vectors pay though most stay empty."""
 
@@ -179,7 +180,7 @@ def attention(
         "scores": scores, "by_row": by_row, "block": block, "inf_as_zero": inf_as_zero, "has_program": bool(epilogue),
         **sides,
     }  # fmt: skip
-    floats = lanes * (depth + _TILE) + (0 if by_row else lanes * value_depth) + value_depth
+    floats = lanes * (depth + _TILE) + (value_depth if by_row else (lanes + _RESULTS) * value_depth)
     floats += _TILE * depth * (not problem.is_f32("q", "k")) + _TILE * value_depth * (not problem.is_f32("v"))
     floats += _TILE * lanes * (not problem.is_f32("factor", "additive"))
     ntasks = scores["batch"] * scores["heads"] * -(-queries // block) if value_depth else 0

@@ -6,6 +6,7 @@
 #define GP_ATTENTION_H
 
 #include "core/gp_convert.h"
+#include "core/gp_quad.h"
 #include "core/gp_vmath.h"
 #include "eltwise/gp_philox.h"
 
@@ -126,24 +127,54 @@ static gp_rows gp_get_rows(const gp_side *s, void *const *args, int64_t offset, 
     return (gp_rows){room, row ? cols : 0, element != 0};
 }
 
+/* The transpose of n rows of `cols` elements: to[c * ld + i]. Squares of four by four in registers. */
+static inline void gp_transpose_rows(gp_rows x, int64_t n, int64_t cols, float *to, int64_t ld)
+{
+    const int64_t whole = x.element == 1 ? n & -4 : 0, whole_cols = cols & -4;
+    for (int64_t c = 0; c < whole_cols; c += 4)
+        for (int64_t i = 0; i < whole; i += 4) {
+            const float *at = x.at + i * x.row + c;
+            float *row = to + c * ld + i;
+            gp_transpose_quad(at, at + x.row, at + 2 * x.row, at + 3 * x.row, row, row + ld, row + 2 * ld, row + 3 * ld);
+        }
+    for (int64_t c = 0; c < cols; c++)
+        for (int64_t i = c < whole_cols ? whole : 0; i < n; i++)
+            to[c * ld + i] = x.at[i * x.row + c * x.element];
+}
+
 /* n rows of `depth` elements, times a factor, across lanes: to[c * LANES + i]; zeros up to whole vectors. */
 static inline void gp_turn(gp_rows x, int64_t n, int64_t depth, float factor, float *to)
 {
-    const int64_t lanes = (n + GP_VL - 1) / GP_VL * GP_VL;
+    gp_transpose_rows(x, n, depth, to, LANES);
     for (int64_t c = 0; c < depth; c++)
-        for (int64_t i = 0; i < lanes; i++)
-            to[c * LANES + i] = i < n ? x.at[i * x.row + c * x.element] * factor : 0;
+        for (int64_t i = 0; i < n; i += GP_VL)
+            gp_store(to + c * LANES + i, gp_load_some(to + c * LANES + i, n - i) * factor);
 }
 
 /* ---- tiles of scores: cap, masks, dropout ---------------------------------------------------------------------- */
 
 enum gp_change { GP_ADD, GP_MULTIPLY, GP_DIVIDE };
 
-GP_INLINE void gp_change_row(enum gp_change change, const float *by, const int64_t stride, int64_t n, float *row)
+/* A tile of scores, m[r * ld + lane], and how a mask over queries and keys lies along it. */
+typedef struct {
+    int64_t rows, lanes, row, lane;
+} gp_tile_sides;
+
+/* Queries that go one by one, with an `ld` of 1, are rows of keys. */
+GP_INLINE gp_tile_sides gp_get_sides(const gp_score_tile *t, int64_t ld, int64_t query, int64_t key)
 {
-    for (int64_t i = 0; i < n; i++) {
-        const float x = by[i * stride];
-        row[i] = change == GP_ADD ? row[i] + x : change == GP_MULTIPLY ? row[i] * x : row[i] / x;
+    if (t->turned && ld != 1)
+        return (gp_tile_sides){t->keys, t->queries, key, query};
+    return (gp_tile_sides){t->queries, t->keys, query, key};
+}
+
+/* Change n scores by as many numbers, or all by the first one. */
+GP_INLINE void gp_change_row(const enum gp_change change, const float *by, const int is_one, int64_t n, float *row)
+{
+    const gp_vf one = gp_splat(*by);
+    for (int64_t i = 0; i < n; i += GP_VL) {
+        const gp_vf x = is_one ? one : gp_load_some(by + i, n - i), y = gp_load_some(row + i, n - i);
+        gp_store_part(row + i, change == GP_ADD ? y + x : change == GP_MULTIPLY ? y * x : y / x, n - i);
     }
 }
 
@@ -153,30 +184,44 @@ GP_INLINE void gp_change_scores(const enum gp_change change, const gp_side *side
 {
     const int64_t offset = gp_offset_of(side, t->batch, t->head, t->query) + t->key * side->stride[ELEMENT];
     const gp_rows x = gp_get_rows(side, s->args, offset, t->queries, t->keys, room);
-    const int64_t rows = t->turned ? t->keys : t->queries, lanes = t->turned ? t->queries : t->keys;
-    const int64_t row = t->turned ? x.element : x.row, lane = t->turned ? x.row : x.element;
-    for (int64_t r = 0; r < rows; r++) {
-        if (lane == 1)
-            gp_change_row(change, x.at + r * row, 1, lanes, m + r * ld);
+    const gp_tile_sides w = gp_get_sides(t, ld, x.row, x.element);
+    float turned[4 * LANES];
+    for (int64_t r = 0; r < w.rows; r++) {
+        const float *by = x.at + r * w.row;
+        if (w.lane != 0 && w.lane != 1) {  /* neighbours lie in different rows, most often of a whole matrix */
+            if (r % 4 == 0)
+                gp_transpose_rows((gp_rows){by, w.lane, w.row}, w.lanes, gp_min(4, w.rows - r), turned, LANES);
+            by = turned + r % 4 * LANES;
+        }
+        if (w.lane == 0)
+            gp_change_row(change, by, 1, w.lanes, m + r * ld);
         else
-            gp_change_row(change, x.at + r * row, lane, lanes, m + r * ld);
+            gp_change_row(change, by, 0, w.lanes, m + r * ld);
     }
+}
+
+/* Fill what is not shown among n scores. */
+GP_INLINE void gp_hide_row(const uint8_t *shown, const int64_t stride, int64_t n, float fill, float *row)
+{
+    for (int64_t i = 0; i < n; i++)
+        row[i] = shown[i * stride] ? row[i] : fill;
 }
 
 static void gp_hide(const gp_scores *s, const gp_score_tile *t, float *m, int64_t ld)
 {
     const gp_side *side = &s->p->boolean;
-    const int64_t rows = t->turned ? t->keys : t->queries, lanes = t->turned ? t->queries : t->keys;
-    if (side->arg >= 0) {
-        const int64_t offset = gp_offset_of(side, t->batch, t->head, t->query) + t->key * side->stride[ELEMENT];
-        const uint8_t *mask = (const uint8_t *)s->args[side->arg] + offset;
-        const int64_t row = side->stride[t->turned ? ELEMENT : ROW], lane = side->stride[t->turned ? ROW : ELEMENT];
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t i = 0; i < lanes; i++)
-                m[r * ld + i] = mask[r * row + i * lane] ? m[r * ld + i] : s->fill;
+    const gp_tile_sides w = gp_get_sides(t, ld, side->stride[ROW], side->stride[ELEMENT]);
+    const int64_t offset = gp_offset_of(side, t->batch, t->head, t->query) + t->key * side->stride[ELEMENT];
+    for (int64_t r = 0; side->arg >= 0 && r < w.rows; r++) {
+        const uint8_t *shown = (const uint8_t *)s->args[side->arg] + offset + r * w.row;
+        if (w.lane == 1)
+            gp_hide_row(shown, 1, w.lanes, s->fill, m + r * ld);
+        else if (w.lane != 0 || !*shown)
+            gp_hide_row(shown, w.lane, w.lanes, s->fill, m + r * ld);
     }
     if (!s->p->is_causal)
         return;
+    const int64_t rows = t->turned ? t->keys : t->queries, lanes = t->turned ? t->queries : t->keys;
     const int64_t border = s->causal_offset + t->query - t->key;  /* query i of the tile sees its keys up to i + border */
     for (int64_t r = 0; r < rows; r++) {
         const int64_t first = t->turned || r + border < 0 ? 0 : r + border + 1;

@@ -79,8 +79,11 @@ def test_any_shape_mask_and_stride(data):
     full = (*q.shape[:3], keys)
     kept = data.draw(st.lists(st.booleans(), min_size=4, max_size=4))
     mask = sample(*(dim if keep else 1 for dim, keep in zip(full, kept, strict=True)))
-    mask_strides = [s // 4 for s in np.broadcast_to(mask, full).strides]
     allowed = np.random.default_rng(keys).random(mask.shape) < 0.9
+    mask_order = data.draw(order)
+    mask_flat, mask_strides = strided(mask, mask_order)
+    mask_strides = [stride if keep else 0 for stride, keep in zip(mask_strides, kept, strict=True)]
+    allowed_flat, _ = strided(allowed.view("u1"), mask_order)
     causal = data.draw(st.sampled_from([None, 0, keys - queries]))
     cap = data.draw(st.sampled_from([0.0, 2.0]))
     for isa in ISAS:
@@ -89,7 +92,7 @@ def test_any_shape_mask_and_stride(data):
             boolean_strides=mask_strides, q_strides=strides[0], k_strides=strides[1], v_strides=strides[2],
         )  # fmt: skip
         call = attention(problem, dst_strides=dst_strides, isa=isa)
-        y = execute(call, *flats, mask, allowed.view("u1"), Out((dst.size,)))
+        y = execute(call, *flats, mask_flat, allowed_flat, Out((dst.size,)))
         expected = reference(q, k, v, 0.5, cap, causal, mask, allowed)
         assert_near(unstride(y, shape, dst_strides), expected, *TOLERANCE)
 
