@@ -96,7 +96,7 @@ cdef class Trace:
     cdef int64_t constant(self, int64_t value) except -1
     cdef list _factors(self, int64_t term)
     cdef object _made_of(self, int64_t scale, list factors)
-    cdef object _product(self, int64_t a, int64_t b)
+    cdef object _product(self, int64_t a, int64_t b, int64_t result)
     cdef object _quotient(self, int64_t kind, int64_t a, int64_t b, int64_t result)
     cdef object _sum(self, int64_t kind, int64_t a, int64_t b, int64_t result)
     cdef object _plain(self, int64_t term)

@@ -9,6 +9,7 @@ out as they did: then every decision of the compilation would be the same.
 Source: the symbolic integers of PyTorch (torch.SymInt: hints, guards) in idea.
 """
 
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 
@@ -96,7 +97,7 @@ cdef class Trace:
         if plain_a and plain_b:
             return result
         if kind == MUL:
-            return self._product(a, b)
+            return self._product(a, b, result)
         if kind == FLOORDIV or kind == MOD:
             return self._quotient(kind, a, b, result)
         if kind == ADD or kind == SUB:
@@ -134,7 +135,17 @@ cdef class Trace:
             found = self.put(MUL, found, self.constant(scale), hint)
         return new_size(self, found)
 
-    cdef object _product(self, int64_t a, int64_t b):
+    cdef object _product(self, int64_t a, int64_t b, int64_t result):
+        """The product of two terms, at most one of them constant."""
+        if self.terms[a].kind == CONSTANT:
+            a, b = b, a
+        if self.terms[b].kind == CONSTANT:
+            if self.hints[b] == 0 or self.hints[b] == 1:
+                return new_size(self, a) if self.hints[b] else 0
+            if self.terms[a].kind != MUL or self.terms[self.terms[a].b].kind != CONSTANT:
+                return new_size(self, self.put(MUL, a, b, result))
+        elif self.terms[a].kind != MUL and self.terms[b].kind != MUL:
+            return new_size(self, self.put(MUL, min(a, b), max(a, b), result))
         cdef list left = self._factors(a), right = self._factors(b)
         return self._made_of(left[0] * right[0], sorted(left[1:] + right[1:]))
 
@@ -337,9 +348,20 @@ cdef int64_t number_of(Trace trace, x) except -2:
     if type(x) is Size:
         check_trace(trace, (<Size>x).trace)
         return (<Size>x).term
+    if type(x) is int:
+        return trace.constant(x)
     if isinstance(x, float) or hasattr(x, "__len__") or not hasattr(x, "__index__"):
         return -1
     return trace.constant(int(x))
+
+
+cdef bint is_beyond(x) except -1:
+    """Whether it is an integer beyond all sizes."""
+    cdef int overflow = 0
+    if type(x) is int:
+        PyLong_AsLongLongAndOverflow(x, &overflow)
+        return overflow != 0
+    return type(x) is not Size and hasattr(x, "__index__") and not hasattr(x, "__len__") and not INT64_MIN <= x < _END
 
 
 cdef object compare(int64_t kind, x, y, bint wanted):
@@ -347,8 +369,8 @@ cdef object compare(int64_t kind, x, y, bint wanted):
     cdef int64_t a, b
     if isinstance(y, (float, Real)):
         return compare_real(kind - LESS + REAL_LESS, x, y, wanted)
-    if type(y) is not Size and hasattr(y, "__index__") and not hasattr(y, "__len__") and not INT64_MIN <= y < _END:
-        return (kind != EQUAL and y > 0) == wanted      # beyond all sizes
+    if is_beyond(y):
+        return (kind != EQUAL and y > 0) == wanted
     a = number_of(trace, x)
     b = number_of(trace, y)
     if a < 0 or b < 0:

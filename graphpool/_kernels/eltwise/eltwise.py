@@ -176,7 +176,7 @@ class EltwiseBuilder:
 
     def const(self, value: float) -> Value:
         """`value` everywhere."""
-        return self._add(_Step(_CONST, (), 0, value))
+        return self._add(_Step(_CONST, (), 0, float(value)))
 
     def unary(self, name: str, x: Value, alpha: float = 0.0, beta: float = 0.0) -> Value:
         """The function `name` of `UNARY_OPS` of x; UnsupportedError: these registers have none of that name."""
@@ -274,7 +274,7 @@ class EltwiseBuilder:
         if name not in ops or name not in OPS[self.register]:
             accepted = ", ".join(sorted(set(ops) & OPS[self.register]))
             raise UnsupportedError(explain(f"elementwise operation {name}", accepted=accepted), op=name)
-        return self._add(_Step(ops[name], self._operands(values), 0, alpha, beta))
+        return self._add(_Step(ops[name], self._operands(values), 0, float(alpha), float(beta)))
 
     def _operands(self, values: tuple[Value, ...]) -> tuple[int, ...]:
         for value in values:
@@ -290,32 +290,35 @@ class EltwiseBuilder:
         """The header's fields, and views and instructions as bytes."""
         numbers = array("d", [number for step in self._steps for number in (step.alpha, step.beta)])
         views = tuple([view for _, view in self._views.values()])
+        ninstrs, nregisters, instrs = _instructions(tuple(self._steps), numbers.tobytes())
         axes = (self.shape, *[(view.offset,) for view in views], *[axis for view in views for axis in view.axes])
         is_fixed = not any(is_variable(number) for axis in axes for number in axis)
-        assemble = _assemble if is_fixed else _assemble.__wrapped__
-        return assemble(self.shape, views, tuple(self._steps), numbers.tobytes())
+        tail = join_blocks([(_pack_views if is_fixed else _pack_views.__wrapped__)(views), instrs])
+        return {
+            "size": math.prod(self.shape), "nviews": len(views), "ninstrs": ninstrs, "nregisters": nregisters,
+            "nbytes": _HEADER.nbytes + len(tail),
+        }, tail  # fmt: skip
 
 
 @lru_cache(_MOST_PROGRAMS)
-def _assemble(
-    shape: tuple[int, ...], views: tuple[_View, ...], steps: tuple[_Step, ...], numbers: bytes
-) -> tuple[dict[str, int], Any]:
-    """What `EltwiseBuilder._assemble` gives, not to be changed.
-
-    `numbers`, those of all steps bit for bit, tell 0.0 from -0.0, which are equal.
-    """
-    instrs, nregisters = _allocate(steps)
-    tail = join_blocks([
+def _pack_views(views: tuple[_View, ...]) -> Any:
+    return join_blocks([
         _VIEW.pack({
             "arg": view.arg, "dtype": DTYPE_CODES[view.dtype], "offset": view.offset, "ndim": len(view.axes),
             "dim": [dim for dim, _ in view.axes], "stride": [stride for _, stride in view.axes],
         })
         for view in views
-    ] + [_INSTR.pack_rows(instrs)])  # fmt: skip
-    return {
-        "size": math.prod(shape), "nviews": len(views), "ninstrs": len(instrs),
-        "nregisters": nregisters, "nbytes": _HEADER.nbytes + len(tail),
-    }, tail  # fmt: skip
+    ])  # fmt: skip
+
+
+@lru_cache(_MOST_PROGRAMS)
+def _instructions(steps: tuple[_Step, ...], numbers: bytes) -> tuple[int, int, bytes]:
+    """How many instructions and registers, and the instructions as bytes.
+
+    `numbers`, those of all steps bit for bit, tell 0.0 from -0.0, which are equal.
+    """
+    instrs, nregisters = _allocate(steps)
+    return len(instrs), nregisters, _INSTR.pack_rows(instrs)
 
 
 def _last_uses(steps: Sequence[_Step]) -> dict[int, int]:
