@@ -20,7 +20,7 @@ from onnx.reference.ops import aionnx_preview_training, aionnxml, load_op
 from graphpool.onnx.host_ops import RANDOM
 from graphpool.onnx.host_texts import BY_DOMAIN as TEXTS
 from graphpool.onnx.inline import CONTROL_FLOW, SPELT_OUT
-from graphpool.onnx.ops import BY_DOMAIN
+from graphpool.onnx.ops import converters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def _has_evaluator(domain: str, op: str) -> bool:
 
 def _runs(schema: defs.OpSchema) -> str:
     """Who takes the nodes of an op."""
-    if RENAMED.get(schema.name, schema.name) in BY_DOMAIN.get(schema.domain, ()):
+    if RENAMED.get(schema.name, schema.name) in converters_of(schema.domain):
         return "kernels"
     if schema.name in TEXTS.get(schema.domain, ()):
         return "texts"
@@ -123,7 +123,7 @@ def generate(path: Path) -> None:
             "|---|---|---|--:|--:|--:|",
         ]
         lines += _rows(domain, counts)
-    names = ", ".join(f"`{name}`" for name in sorted(BY_DOMAIN["com.microsoft"]))
+    names = ", ".join(f"`{name}`" for name in sorted(converters_of("com.microsoft")))
     lines += ["", "## com.microsoft", "", f"Kernels run {names}; [their forms](onnx.md#ops-of-onnx-runtime)."]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

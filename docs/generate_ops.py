@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphpool.backends.cpu.support import ANCHORS, INSTRUCTIONS, RULES
-from graphpool.backends.reference import KINDS
+from graphpool.backends.reference import registered_kinds
 from graphpool.graph.schema import SCHEMAS
 from graphpool.graph.schemas.model import format_counts
 from graphpool.onnx.ops import direct
@@ -70,7 +70,7 @@ def _runs(kind: str) -> str:
         return "in elementwise programs of the CPU backend, and as a post-op"
     if kind in RULES:
         return "by kernels of the CPU backend" + (", with post-ops" if kind in ANCHORS else "")
-    return "on the reference backend" if kind in KINDS else "nowhere"
+    return "on the reference backend" if kind in registered_kinds() else "nowhere"
 
 
 def _names(title: str, names: list[str]) -> Iterator[str]:

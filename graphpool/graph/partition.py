@@ -16,7 +16,6 @@ from ..errors import (
     explain,
 )
 from ..fork import cached_property
-from ..notebook import brief_list, html_table
 from ..typing import LayoutType, PropertyType
 from ._counter import Counter
 from ._memo import CompileMemo
@@ -372,6 +371,8 @@ class Partition:
 
     def _repr_html_(self) -> str:
         """For notebooks."""
+        from ..notebook import brief_list, html_table
+
         rows = {
             "backend": self.backend_name or "unsupported",
             "ops": brief_list([f"{op.kind} {op.name}".strip() for op in self.ops]),

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass, replace
-from graphpool.csv_rows import read_rows
 from graphpool.errors import InvalidArgumentError, brief, check_choice, explain
 
 from ._check import out_of_memory
@@ -529,6 +528,8 @@ def read_csv(path: str | Path) -> list[BufferInfo]:
     InvalidArgumentError
         The file is no CSV in UTF-8, a column is missing, or a value is no number; the message names the line.
     """
+    from graphpool.csv_rows import read_rows
+
     return [_parse(row, where) for where, row in read_rows(path, _REQUIRED)]
 
 

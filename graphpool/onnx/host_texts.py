@@ -16,7 +16,6 @@ from graphpool.runtime.host_room import HostNeed, ValueBound, need_of_results
 from ._words import Counts, Either, Lookup, Maps, Normaliser, OneHot, Pick, Sequences, Words, texts_of
 from .arrays import to_array
 from .encoders import listed
-from .expressions import compile_pattern
 from .host_ops import MOVES, getter
 
 if TYPE_CHECKING:
@@ -297,6 +296,8 @@ def _tokenizer(node: Node, places: Any, known: Mapping[str, Any], bounds: Bounds
         def split(texts: list[str]) -> list[list[str]]:
             return list(map(list, texts)) if least <= 1 else [[] for _ in texts]
     else:
+        from .expressions import compile_pattern
+
         match = compile_pattern(pattern or "|".join(f"(?:{part})" for part in separators), bounds.limits)
         label, host = node.label, bounds.host
 

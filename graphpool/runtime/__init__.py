@@ -90,13 +90,13 @@ with collection_paused():  # what modules hold stays
     from .constant_part import ExecuteOptions
     from .engine import Engine
     from .model import Model
-    from .shared_model import SharedModel, share
 
     settle_objects()
 
 if TYPE_CHECKING:
     from .dynamic_partition import DynamicPartition
     from .session import Session
+    from .shared_model import SharedModel, share
     from .tensor_file import load_tensor, save_tensor
 
 __getattr__, __dir__ = lazy_names(
@@ -104,6 +104,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "DynamicPartition": "dynamic_partition",
         "Session": "session",
+        "SharedModel": "shared_model",
+        "share": "shared_model",
         "load_tensor": "tensor_file",
         "save_tensor": "tensor_file",
     },

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from graphpool._collection import collection_paused
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, brief, check_choice, explain
 from graphpool.graph.logical_tensor import LogicalTensor
-from graphpool.notebook import brief_list, html_table
 from graphpool.typing import UNKNOWN_DIM
 
 from ._compiled import SCRATCH_MODES, WEIGHTS_MODES, CompiledPartition, _recompile
@@ -274,6 +273,8 @@ class DynamicPartition:
 
     def _repr_html_(self) -> str:
         """For notebooks."""
+        from graphpool.notebook import brief_list, html_table
+
         rows = {"inputs": brief_list(self.inputs), "outputs": brief_list(self.outputs)}
         rows["shapes it is compiled for"] = str(len(self._forms.forms()))
         return html_table(f"DynamicPartition of {self.partition.kind}{', closed' if self.is_closed else ''}", rows)

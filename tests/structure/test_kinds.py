@@ -15,7 +15,7 @@ from tests.helpers.schema_cases import CASES
 from tests.helpers.tree import module_name, sources
 
 PARTS = {
-    "reference": reference.KINDS,
+    "reference": reference.registered_kinds(),
     "oracle": oracle.KINDS,
     "minimal op": CASES,
     "instruction": INSTRUCTIONS,

@@ -7,31 +7,14 @@
                        recurrent tree detection dropout: the operations, forward and backward side by side
     backend.py         hands whole partitions to evaluate, one operation after another
 
-A group's functions are private; their contract stands at `registry.reference`. KINDS names all kinds that compute
-(the schema's other two, End and Wildcard, have no evaluation).
+A group's functions are private; their contract stands at `registry.reference`. Groups are imported when somebody asks
+for one of their kinds. `registered_kinds` names all that compute (the schema's other two, End and Wildcard, have no
+evaluation).
 """
 
 from __future__ import annotations
 
-from . import (  # noqa: F401  (imported for their registrations)
-    binary,
-    convolution,
-    detection,
-    dropout,
-    eltwise,
-    interpolation,
-    movement,
-    normalization,
-    pooling,
-    quantization,
-    recurrent,
-    reduction,
-    tree,
-)
 from .backend import ReferenceBackend
 from .registry import OutputSpec, evaluate, registered_kinds
 
-__all__ = ["KINDS", "OutputSpec", "ReferenceBackend", "evaluate"]
-
-KINDS: frozenset[str] = registered_kinds()
-"""Every op kind that `evaluate` computes."""
+__all__ = ["OutputSpec", "ReferenceBackend", "evaluate", "registered_kinds"]

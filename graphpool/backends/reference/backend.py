@@ -14,7 +14,7 @@ from ...runtime._compiled import CompiledPartition
 from ...runtime.dynamic_partition import DynamicPartition
 from ...runtime.scheduling import parse_options
 from ...typing import UNKNOWN_DIM, LayoutType
-from .registry import OutputSpec, evaluate, registered_kinds
+from .registry import OutputSpec, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,10 @@ PATTERNS = (
     ),
 )  # fmt: skip
 """What runs as one partition although it runs op by op: the backward pairs that oneDNN Graph fuses."""
+
+
+NOT_EVALUATED = frozenset({"End", "Wildcard"})
+"""The kinds without a meaning of their own."""
 
 
 class ReferenceBackend:
@@ -50,12 +54,9 @@ class ReferenceBackend:
     merges = False
     patterns: Sequence[Pattern | Spelling] = PATTERNS
 
-    def __init__(self) -> None:
-        self._kinds = registered_kinds()
-
     def supports(self, op: Op) -> bool:
         """Whether the op has an evaluation: all kinds but End and Wildcard."""
-        return op.kind in self._kinds
+        return op.kind not in NOT_EVALUATED
 
     def opaque_nbytes(self, tensor: LogicalTensor) -> int | None:
         """None: the backend reads and writes plain layouts only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,6 +23,12 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Attrs: TypeAlias = Mapping[str, Any]
 Function: TypeAlias = Callable[..., Array | tuple[Array, ...]]
 F = TypeVar("F", bound=Function)
+
+_GROUPS = (
+    "movement", "binary", "eltwise", "reduction", "quantization", "normalization", "interpolation", "pooling",
+    "convolution", "detection", "recurrent", "tree", "dropout",
+)  # fmt: skip
+"""The modules with evaluations; those first that fold the nodes of models."""
 
 _FUNCTIONS: dict[str, Function] = {}
 _TRAITS: dict[str, frozenset[str]] = {}
@@ -82,8 +89,19 @@ def _of_two(function: Callable[[Array, Array], Array], attrs: Attrs, src_0: Arra
 
 
 def registered_kinds() -> frozenset[str]:
-    """The kinds registered so far."""
+    """All kinds that compute; imports what is left of the groups."""
+    for group in _GROUPS:
+        import_module(f".{group}", __package__)
     return frozenset(_FUNCTIONS)
+
+
+def _function_of(kind: str) -> Function | None:
+    """What is registered for the kind, for which groups are imported until one has it."""
+    for group in _GROUPS:
+        if kind in _FUNCTIONS:
+            break
+        import_module(f".{group}", __package__)
+    return _FUNCTIONS.get(kind)
 
 
 def evaluate(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: Sequence[OutputSpec]) -> list[Array]:
@@ -126,7 +144,7 @@ def evaluate(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: Sequence
     >>> evaluate("ReLU", [np.array([-1.0, 2.0])], {}, [OutputSpec(DataType.F32)])
     [array([0., 2.], dtype=float32)]
     """
-    function = _FUNCTIONS.get(kind)
+    function = _function_of(kind)
     if function is None:
         raise UnsupportedError(explain(f"op kind {kind!r} has no reference evaluation"), kind=kind)
     _check_arity(kind, function, inputs)

@@ -11,7 +11,7 @@ few: `WIDER` says so on the page.
 from __future__ import annotations
 
 import sys
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from graphpool.graph import checks as c
@@ -31,8 +31,14 @@ if TYPE_CHECKING:
     from .query import Shape, ShapeQuery
 
 
+@cache
 def _ports(text: str) -> tuple[Port, ...]:
     return tuple(Port(*item.split(":")) for item in text.split())
+
+
+@cache
+def _types(text: str) -> frozenset[DataType]:
+    return frozenset(map(DataType, text.split()))
 
 
 def row(
@@ -45,7 +51,7 @@ def row(
     ins, outs = _ports(inputs), _ports(outputs)
     counts = [given if isinstance(given, range) else frozenset(given or (len(ports),))
               for given, ports in ((input_counts, ins), (output_counts, outs))]  # fmt: skip
-    sets = {name: frozenset(DataType(item) for item in text.split()) for name, text in types.items()}
+    sets = {name: _types(text) for name, text in types.items()}
     return OpSchema(
         kind=kind, category=category, doc=doc, inputs=ins, input_counts=counts[0], outputs=outs,
         output_counts=counts[1], types=sets, attributes={item.name: item for item in attributes}, infer=infer,

@@ -28,6 +28,7 @@ refused by them.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from graphpool.onnx.build import NodeView, NotConvertible, Value
@@ -37,21 +38,15 @@ from . import (
     direct,
     elementwise,
     fourier,
-    fused,
-    fused_attention,
     matmul,
-    ml,
     movement,
     norm,
-    qlinear,
     quantization,
     recurrent,
     reduction,
     resize,
     sample,
     search,
-    skip_norm,
-    trees,
     window,
 )
 
@@ -61,29 +56,44 @@ if TYPE_CHECKING:
     from graphpool.onnx.build import GraphBuilder
     from graphpool.onnx.node import Node
 
-__all__ = ["BY_DOMAIN", "CONVERTERS", "convert", "has_converter"]
+__all__ = ["CONVERTERS", "convert", "converters_of", "has_converter"]
 
 _OWN = (direct, elementwise, matmul, attend, recurrent, window, norm, reduction, movement, quantization, resize, sample,
         fourier, search)  # fmt: skip
-_CONTRIBUTED = (quantization, qlinear, fused, fused_attention, recurrent, skip_norm)
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     op: converter for module in _OWN for op, converter in module.CONVERTERS.items()
 }
 """Converters of ONNX's own ops; a form of its own comes before the direct one."""
 
-BY_DOMAIN: dict[str, dict[str, Callable[[NodeView], Any]]] = {
-    "": CONVERTERS,
-    "ai.onnx": CONVERTERS,
-    "ai.onnx.ml": {**trees.CONVERTERS, **ml.CONVERTERS},
-    "com.microsoft": {op: converter for module in _CONTRIBUTED for op, converter in module.CONTRIBUTED.items()},
-}
-"""Converters by domain and op."""
+
+def converters_of(domain: str) -> dict[str, Callable[[NodeView], Any]]:
+    """Converters of the ops of a domain; those of other domains than ONNX's own are imported when a model has them."""
+    if domain in ("", "ai.onnx"):
+        return CONVERTERS
+    if domain == "ai.onnx.ml":
+        return _learning()
+    return _contributed() if domain == "com.microsoft" else {}
+
+
+@cache
+def _learning() -> dict[str, Callable[[NodeView], Any]]:
+    from . import ml, trees
+
+    return {**trees.CONVERTERS, **ml.CONVERTERS}
+
+
+@cache
+def _contributed() -> dict[str, Callable[[NodeView], Any]]:
+    from . import fused, fused_attention, qlinear, skip_norm
+
+    modules = (quantization, qlinear, fused, fused_attention, recurrent, skip_norm)
+    return {op: converter for module in modules for op, converter in module.CONTRIBUTED.items()}
 
 
 def has_converter(node: Node) -> bool:
     """Whether some nodes of that op have an expression in our ops."""
-    return node.op_type in BY_DOMAIN.get(node.domain, {})
+    return node.op_type in converters_of(node.domain)
 
 
 def convert(
@@ -93,7 +103,7 @@ def convert(
 
     Raises NotConvertible or a GraphpoolError where there is no such expression; ops may have been added.
     """
-    converter = BY_DOMAIN.get(node.domain, {}).get(node.op_type)
+    converter = converters_of(node.domain).get(node.op_type)
     if converter is None:
         raise NotConvertible("")
     unknown = [name for name, value in zip(node.input, inputs, strict=True) if value is not None and not value.is_plain]
