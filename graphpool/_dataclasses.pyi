@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
+from typing import NamedTuple as NamedTuple
 
 _T = TypeVar("_T")
 

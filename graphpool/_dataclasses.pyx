@@ -1,12 +1,14 @@
-"""`dataclass`, as in the standard library, made at a twentieth of the cost: methods are not compiled from text.
+"""`dataclass` and `NamedTuple`, as in the standard library, made at a twentieth of the cost: no text is compiled.
 
-The package has about 170 such classes, and to make them took more than 40 % of its import.
+The package has about 170 and 40 such classes, and to make them took more than 40 % of its import.
 """
+
+from _collections import _tuplegetter
 
 cdef extern from "Python.h":
     int PyObject_GenericSetAttr(object instance, object name, object value) except -1
 
-__all__ = ["dataclass", "field", "replace"]
+__all__ = ["NamedTuple", "dataclass", "field", "replace"]
 
 cdef object MISSING = object()
 
@@ -196,42 +198,51 @@ cdef make_init(_Layout layout):
 
 cdef initialise(_Layout layout, object self, tuple args, dict kwargs):
     cdef _Field entry
-    cdef Py_ssize_t i = 0, n_args = len(args), n_named = 0
-    if n_args > layout.n_positional:
-        raise TypeError(
-            f"{layout.name}.__init__() takes {layout.n_positional + 1} positional arguments "
-            f"but {n_args + 1} were given"
-        )
+    cdef Py_ssize_t i = 0
+    check_arguments(layout, "__init__", args, kwargs)
     for entry in layout.fields:
-        if i < n_args:
-            value = args[i]
-        elif entry.init and entry.name in kwargs:
-            value = kwargs[entry.name]
-            n_named += 1
-        elif entry.default is not MISSING:
-            value = entry.default
-        elif entry.default_factory is not MISSING:
-            value = entry.default_factory()
-        elif entry.init:
-            raise TypeError(f"{layout.name}.__init__() missing required argument: {entry.name!r}")
-        else:  # __post_init__ sets it
-            value = MISSING
-        if value is not MISSING:
+        value = args[i] if i < len(args) else named_value(layout, "__init__", entry, kwargs)
+        if value is not MISSING:  # else __post_init__ sets it
             PyObject_GenericSetAttr(self, entry.name, value)
         i += 1
-    if n_named != len(kwargs):
-        refuse_names(layout, n_args, kwargs)
 
 
-cdef refuse_names(_Layout layout, Py_ssize_t n_args, dict kwargs):
+cdef check_arguments(_Layout layout, str function, tuple args, dict kwargs):
+    """Refuse arguments that are too many or have unknown names."""
+    cdef _Field entry
+    cdef Py_ssize_t n_args = len(args), n_named = 0
+    if n_args > layout.n_positional:
+        raise TypeError(
+            f"{layout.name}.{function}() takes {layout.n_positional + 1} positional arguments "
+            f"but {n_args + 1} were given"
+        )
+    if kwargs:
+        for entry in layout.fields[n_args:]:
+            n_named += entry.init and entry.name in kwargs
+        if n_named != len(kwargs):
+            refuse_names(layout, function, n_args, kwargs)
+
+
+cdef named_value(_Layout layout, str function, _Field entry, dict kwargs):
+    """What the field is given by name or default: `MISSING` if it is none of `__init__`."""
+    if entry.init and entry.name in kwargs:
+        return kwargs[entry.name]
+    if entry.default_factory is not MISSING:
+        return entry.default_factory()
+    if entry.default is MISSING and entry.init:
+        raise TypeError(f"{layout.name}.{function}() missing required argument: {entry.name!r}")
+    return entry.default
+
+
+cdef refuse_names(_Layout layout, str function, Py_ssize_t n_args, dict kwargs):
     cdef _Field entry
     given = {entry.name for entry in layout.fields[:n_args]}
     known = {entry.name for entry in layout.fields if entry.init}
     for name in kwargs:
         if name in given:
-            raise TypeError(f"{layout.name}.__init__() got multiple values for argument {name!r}")
+            raise TypeError(f"{layout.name}.{function}() got multiple values for argument {name!r}")
         if name not in known:
-            raise TypeError(f"{layout.name}.__init__() got an unexpected keyword argument {name!r}")
+            raise TypeError(f"{layout.name}.{function}() got an unexpected keyword argument {name!r}")
 
 
 cdef make_repr(tuple names):
@@ -304,3 +315,102 @@ cdef standard_class(_Layout layout):
             options["default_factory"] = entry.default_factory
         fields.append((entry.name, entry.annotation, dataclasses.field(**options)))
     return dataclasses.make_dataclass(layout.name.rpartition(".")[2], fields)
+
+
+class _NamedTupleType(type):
+    """What makes the subclasses of `NamedTuple`: plain classes, whose base is `tuple`."""
+
+    def __new__(meta, name, bases, space):
+        if bases != (_NAMED_TUPLE,):
+            raise TypeError(f"{name}: a NamedTuple has no other bases")
+        return make_named_tuple(name, space)
+
+
+class _NamedTupleBase:
+    """`NamedTuple` as a base: what stands in its place is `_NAMED_TUPLE`, so that `_NamedTupleType` makes the class."""
+
+    def __mro_entries__(self, bases):
+        return (_NAMED_TUPLE,)
+
+
+NamedTuple = _NamedTupleBase()
+_NAMED_TUPLE = type.__new__(_NamedTupleType, "NamedTuple", (), {})
+
+
+cdef make_named_tuple(str name, dict space):
+    cdef _Layout layout = _Layout.__new__(_Layout)
+    cdef _Field entry
+    layout.name = space["__qualname__"]
+    fields, defaults = [], {}
+    for field_name, annotation in space.get("__annotations__", {}).items():
+        entry = field(default=space.get(field_name, MISSING))
+        entry.name, entry.annotation = field_name, annotation
+        if entry.default is not MISSING:
+            defaults[field_name] = entry.default
+        space[field_name] = _tuplegetter(len(fields), f"Alias for field number {len(fields)}")
+        fields.append(entry)
+    layout.fields = tuple(fields)
+    layout.n_positional = len(fields)
+    check_order(layout)
+    names = tuple([(<_Field>entry).name for entry in fields])
+    for key, value in _NAMED_TUPLE_METHODS.items():
+        space.setdefault(key, value)
+    space["__slots__"] = ()
+    space["__match_args__"] = space["_fields"] = names
+    space["_field_defaults"] = defaults
+    space["__new__"] = staticmethod(make_new(layout))
+    space["__signature__"] = _Signature(layout)
+    return type.__new__(type, name, (tuple,), space)
+
+
+cdef make_new(_Layout layout):
+    def __new__(cls, /, *args, **kwargs):
+        if kwargs or len(args) != layout.n_positional:
+            args = completed(layout, args, kwargs)
+        return _new_tuple(cls, args)
+
+    return __new__
+
+
+cdef tuple completed(_Layout layout, tuple args, dict kwargs):
+    """The values of all fields."""
+    cdef _Field entry
+    check_arguments(layout, "__new__", args, kwargs)
+    return args + tuple([named_value(layout, "__new__", entry, kwargs) for entry in layout.fields[len(args):]])
+
+
+_new_tuple = tuple.__new__
+
+
+def _repr(self):
+    values = ", ".join([f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True)])
+    return f"{type(self).__name__}({values})"
+
+
+def _make(cls, values):
+    """A tuple of the values of all fields."""
+    return cls(*values)
+
+
+def _replace(self, /, **changes):
+    """A copy in which some fields have other values."""
+    values = [changes.pop(name, value) for name, value in zip(self._fields, self, strict=True)]
+    if changes:
+        raise ValueError(f"Got unexpected field names: {list(changes)!r}")
+    return _new_tuple(type(self), values)
+
+
+def _asdict(self):
+    """A dictionary of names and values."""
+    return dict(zip(self._fields, self, strict=True))
+
+
+def _get_new_arguments(self):
+    """The values of all fields, for copies and pickles."""
+    return tuple(self)
+
+
+cdef dict _NAMED_TUPLE_METHODS = {
+    "__repr__": _repr, "_make": classmethod(_make), "_replace": _replace, "_asdict": _asdict,
+    "__getnewargs__": _get_new_arguments,
+}

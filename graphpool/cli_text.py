@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import NamedTuple
 
 from .drawing import describe_size
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from colorsys import hls_to_rgb
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import NamedTuple
 
 from .errors import UnsupportedError, explain
 

@@ -15,7 +15,9 @@ import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from graphpool._dataclasses import NamedTuple
 
 from .errors import InvalidArgumentError, StateError, explain
 

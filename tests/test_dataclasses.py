@@ -1,4 +1,4 @@
-"""`graphpool._dataclasses.dataclass` does what the standard library's does."""
+"""`graphpool._dataclasses`: `dataclass` and `NamedTuple` do what the standard library's do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import typing
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -176,3 +177,74 @@ def test_keywords_only(module: Any) -> None:
     assert Options(y=2).y == 2
     with pytest.raises(TypeError, match="positional"):
         Options(1, 2)
+
+
+class OwnPair(_dataclasses.NamedTuple):
+    """Two numbers."""
+
+    x: int
+    y: int = 2
+
+    @property
+    def total(self) -> int:
+        return self.x + self.y
+
+
+class StandardPair(typing.NamedTuple):
+    """Two numbers."""
+
+    x: int
+    y: int = 2
+
+    @property
+    def total(self) -> int:
+        return self.x + self.y
+
+
+@pytest.fixture(params=[StandardPair, OwnPair], ids=["standard", "own"])
+def pair(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_named_tuple(pair: Any) -> None:
+    made = pair(1)
+    assert made == (1, 2) == pair(x=1) == pair(1, y=2) == pair._make([1, 2])
+    assert (made.x, made.y, made.total, *made) == (1, 2, 3, 1, 2)
+    assert repr(made) == f"{pair.__name__}(x=1, y=2)"
+    assert (pair._fields, pair._field_defaults, pair.__match_args__) == (("x", "y"), {"y": 2}, ("x", "y"))
+    assert made._asdict() == {"x": 1, "y": 2}
+    assert pair.__mro__ == (pair, tuple, object)
+    assert not hasattr(made, "__dict__")
+    assert list(inspect.signature(pair).parameters) == ["x", "y"]
+    replaced = made._replace(y=5)
+    assert (replaced, type(replaced)) == ((1, 5), pair)
+    with pytest.raises(AttributeError):
+        made.x = 2
+
+
+def test_copies_of_named_tuples(pair: Any) -> None:
+    for made in (pickle.loads(pickle.dumps(pair(1, 5))), copy.copy(pair(1, 5)), copy.deepcopy(pair(1, 5))):
+        assert (made, type(made)) == ((1, 5), pair)
+
+
+@pytest.mark.parametrize(
+    ("args", "named"), [((), {}), ((), {"y": 1}), ((1, 2, 3), {}), ((1,), {"x": 1}), ((1,), {"z": 1})]
+)
+def test_wrong_arguments_of_named_tuples(pair: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        pair(*args, **named)
+    with pytest.raises((TypeError, ValueError)):
+        pair(1)._replace(z=1)
+
+
+def test_named_tuples_have_defaults_last_and_no_other_bases() -> None:
+    with pytest.raises(TypeError, match="y without a default"):
+
+        class Pair(_dataclasses.NamedTuple):
+            x: int = 1
+            y: int  # type: ignore[misc]
+
+    with pytest.raises(TypeError, match="no other bases"):
+
+        class Other(_dataclasses.NamedTuple, dict):  # type: ignore[misc]
+            x: int

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from graphpool._dataclasses import NamedTuple
 
 from ..errors import InvalidArgumentError, explain
 from ..typing import DataType

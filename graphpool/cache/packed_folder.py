@@ -11,8 +11,10 @@ import warnings
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
+
+from graphpool._dataclasses import NamedTuple
 
 from ..errors import InvalidArgumentError, PerformanceWarning, StateError, explain
 from ..fork import reset_in_child

@@ -7,9 +7,9 @@ leave, takes as many from the front as make room, and asks whether the newcomer 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import NamedTuple, dataclass
 
 from .._unraisable import report_unraisable
 from ..errors import BackendError, InvalidArgumentError, StateError, explain

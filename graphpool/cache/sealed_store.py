@@ -16,10 +16,12 @@ import pickle
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+
+from graphpool._dataclasses import NamedTuple
 
 from ..errors import OutOfMemoryError, StateError, UnsupportedError, explain
 from ..fork import reset_in_child

@@ -8,9 +8,11 @@ from __future__ import annotations
 import csv
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from graphpool._dataclasses import NamedTuple
 
 from ..drawing import make_figure, size_unit
 from ..errors import InvalidArgumentError, brief, explain

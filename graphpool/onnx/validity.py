@@ -7,7 +7,9 @@ many inputs and outputs, and such attributes, as their operators define. What is
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import NamedTuple
 
 from .arrays import numpy_type
 from .op_table import NEWEST, OPS

@@ -10,7 +10,9 @@ from base64 import b64encode
 from bisect import bisect_right
 from hashlib import sha256
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from graphpool._dataclasses import NamedTuple
 
 from ..drawing import describe_size, describe_time, hue, order_kinds, size_unit, time_unit
 

@@ -7,10 +7,11 @@ elements are one number, as ``ConstantOfShape`` gives it, has that number alone,
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import NamedTuple
 from graphpool.errors import InvalidDataTypeError
 from graphpool.typing import DataType
 

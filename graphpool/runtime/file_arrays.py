@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import NamedTuple
 from graphpool.mapped_file import FileContent, MappedFile
 
 from .constant_part import place_in_mapping

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from graphpool._dataclasses import NamedTuple
 from graphpool.typing import DataType
 
 from .model_step import is_plain

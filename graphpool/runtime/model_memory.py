@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import NamedTuple, dataclass
 from graphpool.cache.constants import BYTES_PER_S, CALL_COST_S
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.fork import Locked

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import NamedTuple, dataclass
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, brief, explain
 from graphpool.typing import DataType
 

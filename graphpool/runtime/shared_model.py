@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from graphpool._collection import collection_paused
+from graphpool._dataclasses import NamedTuple
 from graphpool.cache import ConstantBuffer, PackedKey, packed_store
 from graphpool.cache.identity import Fingerprint, digest_of
 from graphpool.cache.process import open_folder

@@ -11,11 +11,12 @@ from collections import Counter
 from functools import cache, partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graphpool import config
+from graphpool._dataclasses import NamedTuple
 from graphpool._kernels.core._dispatch import isas
 from graphpool._sizes import hint_of, is_variable
 from graphpool._version import __version__

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import NamedTuple
 from graphpool._size_bounds import SizeBounds
 from graphpool._size_program import SizeProgram
 from graphpool._sizes import hint_of

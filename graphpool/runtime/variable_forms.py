@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from graphpool._dataclasses import NamedTuple
 from graphpool._size_program import SizeProgram
 from graphpool._sizes import Trace
 from graphpool.errors import InvalidArgumentError, LimitError, OutOfMemoryError

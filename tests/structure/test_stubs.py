@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMPILED = sources(".pyx")
-Node = ast.ClassDef | ast.FunctionDef | None
+Node = ast.ClassDef | ast.FunctionDef | ast.alias | None
 
 
 def _is_protocol(node: ast.stmt) -> bool:
@@ -24,6 +24,8 @@ def _is_protocol(node: ast.stmt) -> bool:
 
 def _members(body: list[ast.stmt]) -> dict[str, Node]:
     """Names that a stub's module or class defines; None for what is neither a class nor a function.
+
+    An import of a name as itself says that the module has its own of what types are checked by.
 
     Protocols are left out: they are there for the type checker alone.
     """
@@ -38,6 +40,8 @@ def _members(body: list[ast.stmt]) -> dict[str, Node]:
             found[node.name] = None if is_property else node
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found[node.target.id] = None
+        elif isinstance(node, ast.ImportFrom):
+            found.update({entry.name: entry for entry in node.names if entry.asname == entry.name})
     return found
 
 

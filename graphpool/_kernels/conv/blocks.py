@@ -5,7 +5,9 @@ A task is a rectangle of pixels by a block of output channels of a group; how la
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from graphpool._dataclasses import NamedTuple
 
 from ..core.call import KernelCall, pack
 from ..gemm.packed import TILE_ROWS, pairs_nbytes

@@ -7,9 +7,9 @@ a task brings the pixels that they read side by side, else single taps.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import NamedTuple, dataclass
 from graphpool._sizes import largest
 
 from ..core.call import DTYPE_CODES, KernelCall, pack

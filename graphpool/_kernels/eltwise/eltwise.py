@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from array import array
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from graphpool._dataclasses import NamedTuple
 from graphpool._sizes import is_variable, key_of
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.typing import dense_strides

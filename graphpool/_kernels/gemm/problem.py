@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import NamedTuple, dataclass
 from graphpool._sizes import is_variable, largest, least
 from graphpool.errors import InvalidShapeError, explain
 

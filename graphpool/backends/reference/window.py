@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from types import EllipsisType
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import NamedTuple, dataclass
 from graphpool.graph.shapes import per_axis, resolve_pads, transposed_size, window_size
 
 from .registry import Array, Attrs

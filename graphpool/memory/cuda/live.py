@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from graphpool._dataclasses import NamedTuple
 
 from ...fork import Locked
 from .device import open_device

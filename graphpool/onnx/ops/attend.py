@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from functools import reduce
 from math import sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import NamedTuple, dataclass
 from graphpool._sizes import is_variable
 from graphpool.typing import DataType
 

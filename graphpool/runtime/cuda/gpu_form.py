@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._dataclasses import NamedTuple
 from graphpool.cache import ConstantBuffer, constant_tensor_cache
 from graphpool.cache._entry import Outcome
 from graphpool.cache._handle import ConstantHandle

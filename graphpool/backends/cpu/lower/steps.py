@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from math import prod
 from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import NamedTuple, dataclass
 
 from ...._kernels.eltwise.eltwise import EltwiseBuilder
 from ...._kernels.move.index import gather, scatter
