@@ -157,6 +157,14 @@ DATA_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 """Element types that ONNX defines."""
 
 _DIRECTIONS = (b"forward", b"reverse", b"bidirectional")
+_POSITIVE = range(1, 2**31)
+_COUNTS = {
+    "Attention": ("num_heads", "q_num_heads", "kv_num_heads"), "GroupNorm": ("groups",),
+    "GroupNormalization": ("num_groups",), "GroupQueryAttention": ("num_heads", "kv_num_heads"), "LRN": ("size",),
+    "MultiHeadAttention": ("num_heads",), "QAttention": ("num_heads",),
+}  # fmt: skip
+"""Op -> attributes by which something is divided."""
+
 _ACCEPTED: dict[tuple[str, str], Collection[Any]] = {
     **{(kind, "direction"): _DIRECTIONS for kind in ("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM")},
     **{(kind, "block_size"): range(2**31) for kind in ("QuantizeLinear", "DequantizeLinear")},
@@ -165,7 +173,9 @@ _ACCEPTED: dict[tuple[str, str], Collection[Any]] = {
        for kind in ("Bernoulli", "EyeLike", "Multinomial", "RandomNormal", "RandomUniform")},
     **{(kind, "output_datatype"): DATA_TYPES
        for kind in ("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix")},
+    **{(kind, name): _POSITIVE for kind, names in _COUNTS.items() for name in names},
     ("Attention", "qk_matmul_output_mode"): range(4),
+    ("LpNormalization", "p"): (1, 2),
     ("Resize", "coordinate_transformation_mode"): (
         b"half_pixel", b"half_pixel_symmetric", b"pytorch_half_pixel", b"align_corners", b"asymmetric",
         b"tf_crop_and_resize", b"tf_half_pixel_for_nn"),
@@ -184,7 +194,8 @@ def _check_attributes(node: Node) -> None:
     for name, value in attrs.items() if node.domain in _DOMAINS else ():
         accepted = _ACCEPTED.get((node.op_type, name))
         if accepted is not None and value not in accepted:
-            _refuse_attribute(node, name, "a type that ONNX defines" if accepted is DATA_TYPES else accepted)
+            told = {id(DATA_TYPES): "a type that ONNX defines", id(_POSITIVE): "1 or more"}.get(id(accepted), accepted)
+            _refuse_attribute(node, name, told)
     if node.op_type == "Scan":
         _check_scan(node)
     if not -(2**31) <= attrs.get("axis", 0) < 2**31:

@@ -536,8 +536,8 @@ _SIZE_PORTS = {
 """Op -> inputs that it takes as sizes: from one to before another."""
 
 _STRICT = frozenset({
-    "Conv", "ConvInteger", "ConvTranspose", "Expand", "GatherElements", "GatherND", "Gemm", "QLinearConv", "Reshape",
-    "ScatterElements", "ScatterND", "TopK",
+    "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace", "Expand", "GatherElements", "GatherND", "Gemm",
+    "QLinearConv", "Reshape", "ScatterElements", "ScatterND", "SpaceToDepth", "TopK",
 })  # fmt: skip
 """Ops that are invalid where our ops refuse their shapes, or sizes that are attributes there: nothing runs these."""
 

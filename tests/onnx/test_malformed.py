@@ -203,6 +203,8 @@ BODY = helper.make_graph([helper.make_node("Add", ["a", "b"], ["c"])], "body", V
         ("HannWindow", 1, {"output_datatype": -7}, "output_datatype"),
         ("DequantizeLinear", 2, {"block_size": -1}, "block_size"),
         ("Attention", 3, {"qk_matmul_output_mode": 7}, "qk_matmul_output_mode"),
+        ("Attention", 3, {"q_num_heads": 0, "kv_num_heads": 1}, "q_num_heads"), ("LRN", 1, {"size": 0}, "size"),
+        ("GroupNormalization", 3, {"num_groups": 0}, "num_groups"), ("LpNormalization", 1, {"p": 3}, "p"),
         ("Resize", 3, {"nearest_mode": "x"}, "nearest_mode"), ("Resize", 3, {"mode": "x"}, "mode"),
         ("Scan", 2, {"body": BODY, "num_scan_inputs": 7}, "num_scan_inputs"),
         ("Scan", 2, {"body": BODY, "num_scan_inputs": 1, "scan_input_axes": [0, 0]}, "scan_input_axes"),
@@ -235,7 +237,8 @@ def test_a_size_beyond_all_memory_names_the_node():
         ("Transpose", (2, 3), {"perm": [0, 7]}, gp.InvalidShapeError, "Invalid attribute perm"),
         ("DepthToSpace", (1, 4, 2, 2), {"blocksize": 0}, gp.InvalidShapeError, "must be positive"),
         ("AveragePool", (1, 2, 4, 4), {"kernel_shape": [2]}, gp.InvalidShapeError, "kernel_shape has incorrect size"),
-        ("LpPool", (1, 2, 4, 4), {"kernel_shape": [2, 2], "p": 0}, gp.InvalidGraphError, "ZeroDivisionError"),
+        ("LpPool", (1, 2, 4, 4), {"kernel_shape": [2, 2], "p": 0}, gp.InvalidShapeError, "attribute 'p'"),
+        ("GlobalLpPool", (1, 2, 4, 4), {"p": 0}, gp.InvalidShapeError, "attribute 'p'"),
     ],
 )
 def test_attributes_that_do_not_fit_name_the_node(kind, shape, attributes, expected, text):
@@ -243,6 +246,34 @@ def test_attributes_that_do_not_fit_name_the_node(kind, shape, attributes, expec
     infos = [helper.make_tensor_value_info(name, 1, shape) for name in ("x", "y")]
     model = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]), ir_version=10)
     with pytest.raises(expected, match=rf"node 'the_node' \({kind}\).*{text}"):
+        gp.onnx.load(model)
+
+
+BOXES = [np.zeros((1, 2, 4)), np.zeros((1, 1, 2)), np.array([1])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "attributes", "what"),
+    [
+        ("NonMaxSuppression", [*BOXES, np.array(1.5)], {}, "iou_threshold"),
+        ("NonMaxSuppression", [*BOXES, np.array(np.nan)], {}, "iou_threshold"),
+        ("Dropout", [np.zeros(3), np.array(1.0)], {}, "ratio"), ("Dropout", [np.zeros(3), np.array(-0.5)], {}, "ratio"),
+        ("Resize", [np.zeros((2, 3)), None, np.zeros(2)], {}, "scales"),
+        ("LSTM", [np.zeros((2, 1, 3)), np.zeros((1, 8, 3)), np.zeros((1, 8, 2))], {"hidden_size": 3}, "hidden_size"),
+        ("DepthToSpace", [np.zeros((1, 3, 2, 2))], {"blocksize": 2}, "cannot be reshaped"),
+        ("Attention", [np.zeros((1, 3, 8))] * 3, {"q_num_heads": 3, "kv_num_heads": 3}, "columns of an input"),
+        ("GroupNormalization", [np.zeros((1, 4, 3)), np.ones(4), np.ones(4)], {"num_groups": 3}, "channels"),
+    ],
+)  # fmt: skip
+def test_what_nothing_runs_is_refused_by_name(kind, inputs, attributes, what):
+    names = ["" if value is None else f"x{k}" for k, value in enumerate(inputs)]
+    arrays = [None if value is None else value.astype("f4") if value.dtype.kind == "f" else value for value in inputs]
+    weights = [numpy_helper.from_array(value, name) for name, value in zip(names, arrays, strict=True) if name][1:]
+    first = helper.make_tensor_value_info("x0", 1, arrays[0].shape)
+    node = helper.make_node(kind, names, ["y"], "the_node", **attributes)
+    graph = helper.make_graph([node], "g", [first], [onnx.ValueInfoProto(name="y")], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    with pytest.raises(gp.InvalidShapeError, match=rf"node 'the_node' \({kind}\).*{what}"):
         gp.onnx.load(model)
 
 

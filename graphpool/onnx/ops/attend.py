@@ -64,6 +64,7 @@ def attend(n: NodeView, query: Value, key: Value, value: Value, by: Rules) -> At
 def split_heads(n: NodeView, x: Value, heads: int) -> Value:
     """(batch, sequence, heads * depth) as (batch, heads, sequence, depth)."""
     batch, length, width = x.shape
+    n.check(width % heads == 0, "columns of an input", f"a multiple of {heads} heads", width)
     return n.emit("StaticTranspose", n.reshape(x, (batch, length, heads, width // heads)), order=(0, 2, 1, 3))
 
 
@@ -212,7 +213,7 @@ def _heads_of(n: NodeView, index: int, attribute: str) -> Value:
     x, heads = n[index], n.attr(attribute)
     if len(x.shape) == 4:
         return x
-    n.require(heads is not None and x.shape[2] % heads == 0, f"3-D inputs without {attribute}")
+    n.require(heads is not None, f"3-D inputs without {attribute}")
     return split_heads(n, x, heads)
 
 

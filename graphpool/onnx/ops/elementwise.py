@@ -115,6 +115,9 @@ def _saturation(n: NodeView) -> dict[str, bool]:
 
 def _dropout(n: NodeView) -> list[Value]:
     """Nothing happens at inference, or where nothing is dropped: the mask is true."""
+    if n.has(1) and n[1].is_known:
+        ratio = n.known(1)
+        n.check(bool(np.all((ratio >= 0) & (ratio < 1))), "ratio", "0 to below 1", ratio)
     n.require(n.opset >= 7 or bool(n.attr("is_test", 0)), "training")
     drops = n.has(2) and n.known(2).any() and not (n.has(1) and not n.known(1).any())
     n.require(not drops, "training")

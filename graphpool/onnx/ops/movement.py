@@ -117,11 +117,14 @@ def _cut(dim: int, start: int, end: int, step: int) -> tuple[int, int]:
 
 
 def _split(n: NodeView) -> list[Value]:
-    """Parts of the given sizes, else equal ones, of which the last may be smaller."""
+    """Parts of the given sizes, else equal ones, of which the last may be smaller from opset 18 on."""
     axis, count = n.attr("axis", 0), len(n.node.output)
     size = n[0].shape[axis]
-    step = -(-size // count)
-    sizes = n.ints("split", 1) or [min(step, max(size - step * k, 0)) for k in range(count)]
+    sizes = n.ints("split", 1)
+    if not sizes:
+        n.check(n.opset >= 18 or size % count == 0, "size of the axis", f"a multiple of {count} parts", size)
+        step = -(-size // count)
+        sizes = [*[step] * (count - 1), size - step * (count - 1)]
     n.check(all(part >= 0 for part in sizes), "sizes of parts", "at least 0", sizes)
     return n.emit_several("Split", [n[0].dtype] * count, n[0], axis=axis, split=sizes)
 
@@ -144,6 +147,9 @@ def _pad(n: NodeView) -> Value:
         n.check(all(size >= 0 for size in sizes), "sizes without what negative pads take", "at least 0", sizes)
         cut = n.emit("Slice", cut, starts=starts, ends=ends, axes=range(ndim))
     pads_begin, pads_end = ([max(pad, 0) for pad in side] for side in (begin, end))
+    if mode != "constant":
+        padded = [dim for dim, *pads in zip(cut.shape, pads_begin, pads_end, strict=True) if any(pads)]
+        n.check(all(padded), f"sizes of axes with pads of mode {mode!r}", "at least 1", padded)
     if mode == "constant" and cut.dtype not in _EXACT and not is_f32_number(value):
         return _surrounded(n, cut, list(zip(pads_begin, pads_end, strict=True)), value)
     return n.emit("Pad", cut, pads_begin=pads_begin, pads_end=pads_end, mode=mode, value=float(value))

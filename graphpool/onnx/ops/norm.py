@@ -57,7 +57,9 @@ def layer_norm(
 
 
 def _group_norm(n: NodeView) -> Value:
-    return _normalise_groups(n, n[1], n[2], n.attr("num_groups"))
+    groups, channels = n.attr("num_groups"), n[0].shape[1]
+    n.check(channels % groups == 0, "channels", f"a multiple of {groups} groups", channels)
+    return _normalise_groups(n, n[1], n[2], groups)
 
 
 def _normalise_groups(n: NodeView, gamma: Value, beta: Value, groups: int) -> Value:

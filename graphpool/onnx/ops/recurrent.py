@@ -35,6 +35,7 @@ def _convert(cell: str, *, is_quantised: bool = False) -> Callable[[NodeView], l
         is_batch_first = bool(n.attr("layout", 0))
         x = _swapped(n, n[_X]) if is_batch_first else n[_X]
         directions, hidden = n[_R].shape[0], n[_R].shape[1 if is_quantised else 2]
+        n.check(n.attr("hidden_size", hidden) == hidden, "attribute 'hidden_size'", hidden, n.attr("hidden_size"))
         start = n.literal(np.zeros((directions, 1, hidden)), x)
         states = [
             start if not n.has(k) else _swapped(n, n[k]) if is_batch_first else n[k]

@@ -8,7 +8,7 @@ weighted by fractions that the graph computes.
 from __future__ import annotations
 
 from functools import reduce
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -191,6 +191,7 @@ def _upsample(n: NodeView) -> Value:
 
 
 def _by_scales(n: NodeView, axes: list[int], scales: list[float]) -> list[_Axis]:
+    n.check(all(0 < scale < inf for scale in scales), "scales", "numbers above 0", scales)
     return [_scaled(axis, n[0].shape[axis], scale) for axis, scale in zip(axes, scales, strict=True)]
 
 
@@ -214,10 +215,12 @@ def _rounded(number: int, size: int, target: int, scale: float) -> _Axis:
 def _by_sizes(n: NodeView, axes: list[int], targets: list[int]) -> list[_Axis]:
     """Sizes as given, or the largest or smallest ones of the input's aspect ratio within or around them."""
     sizes, policy = [n[0].shape[axis] for axis in axes], n.attr("keep_aspect_ratio_policy", "stretch")
-    n.require(all(sizes), "an empty input")
     n.check(all(target >= 0 for target in targets), "sizes", "at least 0", targets)
     if policy == "stretch":
+        fit = all((target > 0) == (size > 0) for target, size in zip(targets, sizes, strict=True))
+        n.check(fit, "sizes", f"0 where those of the input are, {sizes}, and only there", targets)
         return [_Axis(*axis) for axis in zip(axes, sizes, targets, strict=True)]
+    n.check(all(sizes), "sizes of the input", "at least 1", sizes)
     scales = [target / size for target, size in zip(targets, sizes, strict=True)]
     scale = min(scales) if policy == "not_larger" else max(scales)
     return [_rounded(axis, size, int(size * scale + 0.5), scale) for axis, size in zip(axes, sizes, strict=True)]
@@ -231,6 +234,10 @@ def _interpolate(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
     crops = options.coordinates == "tf_crop_and_resize"
     if not crops and all(axis.target == axis.size for axis in axes):
         return n[0]  # whatever the scales, as in ONNX Runtime
+    targets = {axis.number: axis.target for axis in axes}
+    shape = tuple([targets.get(number, size) for number, size in enumerate(n[0].shape)])
+    if not all(shape):
+        return n.cast(n.builder.full(0.0, shape), n[0].dtype)
     if n[0].dtype not in _FLOATS and options.mode != "nearest":  # what lies between is cut off, as in ONNX Runtime
         n.require(options.mode == "linear", "integers by a cubic")
         real = n.as_op([n.cast(n[0], DataType.F32), *n.inputs[1:]], n.opset)

@@ -49,11 +49,12 @@ def _number(n: NodeView, index: int, default: Any) -> Any:
 
 
 def _suppress(n: NodeView) -> Value:
-    least = _number(n, 4, None)
+    least, most = _number(n, 4, None), _number(n, 3, 0.0)
+    n.check(0 <= most <= 1, "iou_threshold", "0 to 1", most)
     attrs = {} if least is None else {"score_threshold": least}
     found = n.emit_several(
         "SelectBoxes", [DataType.S64, DataType.S64], n[0], n[1], max_boxes=max(_number(n, 2, 0), 0),
-        iou_threshold=_number(n, 3, 0.0), center_point_box=bool(n.attr("center_point_box", 0)), **attrs,
+        iou_threshold=most, center_point_box=bool(n.attr("center_point_box", 0)), **attrs,
     )  # fmt: skip
     return _late(found, 3, is_turned=False)
 

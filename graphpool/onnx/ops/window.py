@@ -234,9 +234,16 @@ def _mean_by_count(n: NodeView, kernel: list[int], dilations: list[int], has_pad
     return n.emit("Divide", total, n.cast(counts, total.dtype))
 
 
+def _power(n: NodeView) -> float:
+    """Of the norm, by which a root is drawn."""
+    power: float = n.attr("p", 2)
+    n.check(power != 0, "attribute 'p'", "another number than 0", power)
+    return power
+
+
 def _lp_pool(n: NodeView) -> Value:
     """The p-th root of sums of p-th powers."""
-    p = n.attr("p", 2)
+    p = _power(n)
     size = n.emit("Abs", n[0])
     powers = size if p == 1 else n.emit("Square", size) if p == 2 else n.emit("Pow", size, beta=p)
     kernel = list(n.attr("kernel_shape"))
@@ -377,7 +384,7 @@ def _global(kind: str) -> Callable[[NodeView], Value]:
 
 
 def _global_lp(n: NodeView) -> Value:
-    p = n.attr("p", 2)
+    p = _power(n)
     if p in (1, 2):
         return _global(f"ReduceL{p}")(n)
     powers = n.emit("Pow", n.emit("Abs", n[0]), beta=p)

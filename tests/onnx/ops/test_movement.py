@@ -189,7 +189,13 @@ INVALID = {
     "Split": ("Split", {"a": A, "s": np.array([4, -1])}, {}, {"s": np.array([2, 1])}),
     "TopK": ("TopK", {"a": A, "k": np.array([-1])}, {}, {"k": np.array([2])}),
     "Pad": ("Pad", {"a": B, "pads": np.array([-4, -3])}, {}, {"pads": np.array([-4, -2])}),
+    "Split: more parts than there is": ("Split", {"a": A[:1]}, {"axis": 0, "num_outputs": 3}, {"a": A}),
+    "Pad: nothing to repeat": (
+        "Pad", {"a": A[:, :0], "pads": np.array([0, 0, 0, 1])}, {"mode": "edge"}, {"pads": np.zeros(4, np.int64)},
+    ),
     "Resize": ("Resize", {"a": A, "s": np.array([-2, 4])}, {}, {"s": np.array([2, 4])}),
+    "Resize: to nothing": ("Resize", {"a": A, "s": np.array([0, 4])}, {}, {"s": np.array([6, 4])}),
+    "Resize: from nothing": ("Resize", {"a": A[:0], "s": np.array([2, 4])}, {}, {"a": A}),
     "ScatterElements": (
         "ScatterElements", {"a": A, "i": np.array([[0, 1]]), "u": A[:1, :3]}, {"axis": 1}, {"u": A[:1, :2]},
     ),
@@ -204,7 +210,7 @@ INVALID = {
 def test_sizes_that_no_runtime_takes_are_refused_by_name(name):
     op, inputs, attributes, valid = INVALID[name]
     names = ["a", "", "", "s"] if op == "Resize" else list(inputs)
-    outputs = ["y", "z"] if op in ("Split", "TopK") else ["y"]
+    outputs = ["y", "z", "w"][: attributes.get("num_outputs", 2)] if op in ("Split", "TopK") else ["y"]
     made = helper.make_node(op, names, outputs, name="it", **attributes)
     ports = [
         helper.make_tensor_value_info(

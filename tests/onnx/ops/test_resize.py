@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import graphpool as gp
@@ -193,3 +193,14 @@ def test_a_scale_that_changes_no_size_changes_nothing():
     model, inputs = line_model(52, 1.001, mode="nearest", nearest_mode="floor")
     with gp.onnx.load(model) as loaded:
         np.testing.assert_array_equal(loaded.run(inputs)["y0"], inputs["x0"])
+
+
+@pytest.mark.parametrize("size", [{"scales": np.float32([1, 1, 2, 1.5])}, {"sizes": np.int64([0, 2, 8, 9])}])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_a_batch_of_no_images(size, mode):
+    [(name, numbers)] = size.items()
+    node = helper.make_node("Resize", ["x", "", "s"] if name == "scales" else ["x", "", "", "s"], ["y"], mode=mode)
+    ports = [helper.make_tensor_value_info(key, 1, list("abcd")) for key in ("x", "y")]
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:], [numpy_helper.from_array(numbers, "s")])
+    with gp.onnx.load(helper.make_model(graph), fallback=False) as loaded:
+        assert loaded.run({"x": np.ones((0, 2, 4, 6), np.float32)})["y"].shape == (0, 2, 8, 9)
