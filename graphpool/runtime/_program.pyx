@@ -33,6 +33,8 @@ from graphpool._sizes import Preference
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.schedule.control import ListedCall
 
+from .outside_axis import outside_axis
+
 
 cdef extern from "<stdlib.h>" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
@@ -311,11 +313,7 @@ cdef int refuse(Program program, compiled, int64_t step) except -1:
     """Say of a step that it met an index outside."""
     op = None if compiled is None else compiled.partition.ops[compiled.primitive.step_ops[step]]
     name, kind = ("", program.calls[step].kernel.name) if op is None else (op.name, op.kind)
-    raise InvalidArgumentError(
-        explain(f"op {name!r} ({kind}): an index, or a length, that was computed or given", got="one outside its axis",
-                accepted="-n to n - 1 for an axis of n elements, lengths of 0 to n"),
-        node=name or None,
-    )
+    raise outside_axis(name, kind)
 
 
 cdef class Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
+from contextlib import ExitStack
 from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -259,12 +260,10 @@ class Engine(Locked):
         idle_decay.unwatch(self)
         with self._lock:
             dependents = list(self._dependents)
-        for dependent in dependents:
-            dependent.close()
-        self.primitives.close()
-        self.constants.close()
-        self.shared_arenas.close()
-        self.device.close()
+        own = (self.primitives, self.constants, self.shared_arenas, self.device)
+        with ExitStack() as closing:  # the last one first; a stream may have to tell what its work has met
+            for part in reversed((*dependents, *own)):
+                closing.callback(part.close)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not getattr(self, "is_closed", True) and not is_finalizing():

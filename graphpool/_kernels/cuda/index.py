@@ -34,9 +34,9 @@ def gather(
     itemsize: int,
     index_dtype: str,
 ) -> CudaCall:
-    """Rows picked from a tensor. Arguments: src, indices, dst. A thread an element of `itemsize` bytes.
+    """Rows picked from a tensor. Arguments: src, indices, dst, the word of a watch. A thread for `itemsize` bytes.
 
-    Else as `graphpool._kernels.move.index.gather`.
+    An index outside sets the word, and gives an element of zeros. Else as `graphpool._kernels.move.index.gather`.
     """
     source, row = KernelSource("gather"), row_nbytes // itemsize
     size = prod(shape) * row
@@ -45,7 +45,7 @@ def gather(
     source.view("base", shape, [stride // itemsize for stride in base_strides])
     _add_tuple(source, tuple_axes, itemsize, index_dtype)
     source.define(GP_ELEMENT=_ELEMENTS[itemsize])
-    return source.build(3, -(-size // _THREADS), _THREADS)
+    return source.build(4, -(-size // _THREADS), _THREADS, is_watched=True)
 
 
 def scatter(
@@ -61,10 +61,11 @@ def scatter(
     register: str,
     reduction: str = "none",
 ) -> CudaCall:
-    """Rows put into a tensor, in the order of positions. Arguments: updates, which are dense, indices, dst.
+    """Rows put into a tensor, in the order of positions.
 
-    Axes of positions that move the place in dst whatever the indices are keep threads apart; those of the others are
-    walked by one. Else as `graphpool._kernels.move.index.scatter`; the register has to hold the type.
+    Arguments: updates, which are dense, indices, dst, the word of a watch, which an index outside sets: nothing is put
+    there. Axes of positions that move the place in dst whatever the indices are keep threads apart; those of the others
+    are walked by one. Else as `graphpool._kernels.move.index.scatter`; the register has to hold the type.
     """
     source, row = KernelSource("scatter", register=register), row_nbytes // itemsize
     updates = [prod(shape[axis + 1 :]) * row for axis in range(len(shape))]
@@ -82,21 +83,22 @@ def scatter(
     source.define(**{"gp_store_value": f"gp_store_{dtype}", "GP_JOIN(a, b)": _JOINS[reduction]})
     size = prod(dim for dim, stride in zip(shape, base_strides, strict=True) if stride) * row
     source.numbers(size=size, row=max(row, 1))
-    return source.build(3, -(-size // _THREADS) if prod(shape) else 0, _THREADS)
+    return source.build(4, -(-size // _THREADS) if prod(shape) else 0, _THREADS, is_watched=True)
 
 
 def _add_tuple(source: KernelSource, axes: Sequence[tuple[int, int]], itemsize: int, index_dtype: str) -> None:
-    """Add ``gp_tuple(p, indices, at)``: what the indices from one on add to a place, by dimension and stride in bytes.
+    """Add ``gp_tuple(p, indices, at, to)``, which adds to a place what the indices from one on say, if all are inside.
 
-    Negative indices count from the end; whatever they are, what is meant is an element of the axis.
+    `axes` has dimensions, and strides in bytes. Negative indices count from the end.
     """
-    lines = []
+    lines, read = [], f"(({_INDICES[index_dtype]} *)indices)[at + "
     for number, (dim, stride) in enumerate(axes):
         source.numbers(**{f"tuple_dim{number}": dim, f"tuple_stride{number}": stride // itemsize})
-        read = f"(({_INDICES[index_dtype]} *)indices)[at + {number}]"
-        lines.append(f"    to += gp_within({read}, p.tuple_dim{number}) * p.tuple_stride{number};")
-    head = "static __device__ __forceinline__ long long"
-    within = f"{head} gp_within(long long i, long long dim) {{\n    i = i < 0 ? i + dim : i;"
-    source.function(f"{within}\n    return i < 0 ? 0 : i < dim ? i : dim - 1;\n}}")
-    place = f"{head} gp_tuple(const Params &p, const char *indices, long long at) {{\n    long long to = 0;"
-    source.function("\n".join([place, *lines, "    return to;\n}"]))
+        lines += [
+            f"    i = {read}{number}];",
+            f"    i = i < 0 ? i + p.tuple_dim{number} : i;",
+            f"    if (i < 0 || i >= p.tuple_dim{number}) return false;",
+            f"    to += i * p.tuple_stride{number};",
+        ]
+    head = "static __device__ __forceinline__ bool gp_tuple(const Params &p, const char *indices, long long at,"
+    source.function("\n".join([f"{head} long long &to) {{", "    long long i;", *lines, "    return true;\n}"]))

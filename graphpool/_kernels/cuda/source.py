@@ -62,7 +62,8 @@ class CudaKernel:
 class CudaCall:
     """A launch but for the addresses: `nargs` of them stand in front of the parameters.
 
-    `ntasks` is the number of blocks, `threads` those of each.
+    `ntasks` is the number of blocks, `threads` those of each. A call `is_watched` if the last address is that of a
+    word, s32, which the kernel sets where an index lies outside its axis.
     """
 
     kernel: CudaKernel
@@ -71,6 +72,7 @@ class CudaCall:
     ntasks: int
     threads: int
     scratch_nbytes: int = 0
+    is_watched: bool = False
 
 
 @lru_cache
@@ -145,7 +147,7 @@ class KernelSource:
                 at = f"{at} / p.{name}_dim{number}"
         return " + ".join(terms)
 
-    def build(self, nargs: int, blocks: int, threads: int) -> CudaCall:
+    def build(self, nargs: int, blocks: int, threads: int, *, is_watched: bool = False) -> CudaCall:
         """The call with its text.
 
         Parameters
@@ -156,6 +158,8 @@ class KernelSource:
             Blocks that the work has; a launch has at most `MOST_BLOCKS`.
         threads : int
             Of a block.
+        is_watched : bool, default=False
+            See `CudaCall`.
 
         Raises
         ------
@@ -174,7 +178,7 @@ class KernelSource:
             tuple(self._defines.items()), tuple(self._functions),
         )  # fmt: skip
         kernel = CudaKernel(self.family, entry, text)
-        return CudaCall(kernel, nargs, params, min(blocks, MOST_BLOCKS), threads)
+        return CudaCall(kernel, nargs, params, min(blocks, MOST_BLOCKS), threads, is_watched=is_watched)
 
 
 @lru_cache(256)

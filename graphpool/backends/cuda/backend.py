@@ -9,7 +9,7 @@ from ...errors import UnsupportedError, explain
 from ...graph.completion import complete_shapes
 from ...graph.spelling import possible_spellings, respell
 from ...graph.view import GraphView
-from ...runtime._program import ARENA
+from ...runtime._program import ARENA, FIRST_EXTERNAL
 from ...runtime.scheduling import make_schedule, parse_options
 from ...schedule import DependencyGraph
 from ...typing import LayoutType
@@ -94,7 +94,8 @@ class CudaBackend:
         chosen = _schedule(lowering, len(sources), len(targets), options)
         temporaries = find_temporaries(lowering.steps, chosen, engine.planner)
         places, arena_nbytes = temporaries.plan()
-        launches = _link(lowering.steps, temporaries.offsets(places), device.ready)
+        word_base = FIRST_EXTERNAL + len(sources) + len(targets)
+        launches = _link(lowering.steps, temporaries.offsets(places), device.ready, word_base)
         return GpuPartition(
             partition,
             sources,
@@ -166,16 +167,24 @@ def _replace_spelt(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], output
     return [new.op for new in respell(GraphView(ops), spellings, shapes, supports, outputs)] if spellings else list(ops)
 
 
-def _link(steps: Sequence[Step], offsets: Mapping[Buffer, int], ready: Any) -> list[Any]:
-    """Launches, whose calls `ready` makes so, with (base, offset in bytes) for each address."""
-    from ...runtime.cuda.launches import Launch
+def _link(steps: Sequence[Step], offsets: Mapping[Buffer, int], ready: Any, word_base: int) -> list[Any]:
+    """Launches, whose calls `ready` makes so, with (base, offset in bytes) for each address.
 
-    launches = []
+    `word_base` is the base of the words of those that are watched.
+    """
+    from ...runtime.cuda.launches import Launch
+    from ...runtime.cuda.watch import WORD_NBYTES
+
+    launches, nwords = [], 0
     for step in steps:
         args = []
         for value in step.args:
             buffer = value.buffer.whole
             start = offsets[buffer] if buffer.base == ARENA else buffer.offset
             args.append((buffer.base, start + value.dtype.nbytes(value.offset)))
-        launches.append(Launch(ready(step.call), tuple(args)))
+        call: Any = step.call
+        if call.is_watched:
+            args.append((word_base, nwords * WORD_NBYTES))
+            nwords += 1
+        launches.append(Launch(ready(call), tuple(args), call.is_watched))
     return launches

@@ -5,6 +5,7 @@ gpu_queue.py       GpuQueue: a CUDA stream with memory for temporaries, which ho
 modules.py         kernels of cubins, loaded once for each device
 cublas_lt.py       CublasLt: matrix products by cuBLASLt, where it is installed
 launches.py        LaunchList: a program of launches
+watch.py           Watch: words in which kernels tell of indices outside their axis
 gpu_graph.py       GpuGraph: a program in one graph of the driver, on fixed addresses
 gpu_form.py        what forms of models are made of: constants and places on the device, copies, host steps
 gpu_partition.py   GpuPartition: what executes; HostPartition: ops that the host computes, with copies

@@ -121,6 +121,7 @@ class LibraryProduct:
     kernel = CudaKernel("cublasLt", "", "")
     ntasks = 1
     scratch_nbytes = 0
+    is_watched = False
 
     def __init__(self, owner: CublasLt, products: Products) -> None:
         self._owner, self._library = owner, owner.library

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from .cublas_lt import CublasLt, LibraryProduct
 from .gpu_form import GPU_PARTS
 from .gpu_queue import GpuQueue
 from .launches import KernelLaunch
+from .watch import WatchWords
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +72,8 @@ class GpuDevice(Locked):
         self._own: CudaResource | None = None
         self._staging: HostStaging | None = None
         self._stream = 0
+        self._queues: WeakSet[GpuQueue] = WeakSet()
+        self.words = WatchWords(self.cuda)
         self._products: CublasLt | None = None
         self._has_looked = False
 
@@ -94,7 +98,10 @@ class GpuDevice(Locked):
 
     def queue(self, engine: Engine, native: object) -> GpuQueue:
         """A CUDA stream, the user's or a new one."""
-        return GpuQueue(self.cuda, engine.resource, native)
+        queue = GpuQueue(self.cuda, engine.resource, native)
+        with self._lock:
+            self._queues.add(queue)
+        return queue
 
     def ready(self, call: CudaCall | LibraryProduct) -> KernelLaunch | LibraryProduct:
         """A call that can be given to streams of this device."""
@@ -162,8 +169,8 @@ class GpuDevice(Locked):
     def read(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """A copy of the bytes, behind all work of the device."""
         content = np.empty(tensor.nbytes, np.uint8)
+        self._wait_for_results()
         with self._lock:
-            self._wait_for_all()
             self.download(tensor.data_ptr, content, self._copy_stream())
         return content
 
@@ -188,7 +195,7 @@ class GpuDevice(Locked):
         from cuda.core import Buffer
         from cuda.core.utils import StridedMemoryView
 
-        self._wait_for_all()
+        self._wait_for_results()
         lt = tensor.lt
         with self.cuda.current():
             buffer = Buffer.from_handle(tensor.data_ptr, max(tensor.nbytes, 1), owner=tensor)
@@ -202,7 +209,7 @@ class GpuDevice(Locked):
         if lt.layout is not LayoutType.STRIDED or lt.dtype.numpy.kind not in "biuf":
             what = f"tensor {lt.id}: __cuda_array_interface__ of {lt.dtype} {lt.layout.value}"
             raise AttributeError(explain(what, hint="use DLPack"))
-        self._wait_for_all()
+        self._wait_for_results()
         return {
             "shape": lt.shape,
             "typestr": lt.dtype.numpy.str,
@@ -215,6 +222,14 @@ class GpuDevice(Locked):
     def _wait_for_all(self) -> None:
         with self.cuda.current():
             check(driver().cuCtxSynchronize(), "cuCtxSynchronize")
+
+    def _wait_for_results(self) -> None:
+        """Wait for all work, and raise what that of any stream has met, so that nobody reads what is wrong."""
+        self._wait_for_all()
+        with self._lock:
+            queues = list(self._queues)
+        for queue in queues:
+            queue.check()
 
     def _copy_stream(self) -> int:
         with self._lock:
@@ -239,6 +254,7 @@ class GpuDevice(Locked):
                 self.cuda.destroy_stream(self._stream)
                 self._stream = 0
             self._products = None
+            self.words.close()
             if self._own is not None:
                 self._own.close()
 

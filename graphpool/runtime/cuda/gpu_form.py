@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .gpu_device import GpuDevice
     from .gpu_partition import GpuPartition, HostPartition
     from .gpu_queue import GpuQueue
+    from .watch import Watch
 
 __all__ = ["GPU_PARTS"]
 
@@ -229,9 +230,11 @@ class GpuRunner(Runner):
     def _set_up(self, frame: Frame) -> None:
         """Say what a run does on it."""
         first, *steps, last = self._steps
-        between = [self._make_step(number, step, frame) for number, step in enumerate(steps, 1)]
+        watches: list[Watch] = []
+        between = [self._make_step(number, step, frame, watches) for number, step in enumerate(steps, 1)]
         upload = partial(self._upload, frame.values, frame.address, first.outputs)
-        frame.calls.extend([upload, *between, partial(self._download, frame.values, frame.address, last.inputs)])
+        download = partial(self._download, frame.values, frame.address, last.inputs, watches)
+        frame.calls.extend([upload, *between, download])
 
     def _address(self, arena: int, tensor_id: int) -> int:
         """Where a tensor lies on the device; 0 where it has no bytes."""
@@ -240,18 +243,26 @@ class GpuRunner(Runner):
         known = self._constants.tensors.get(tensor_id)
         return arena + self._plan.offsets[tensor_id] if known is None else known.data_ptr
 
-    def _make_step(self, number: int, step: ModelStep, frame: Frame) -> Callable[[], object]:
-        """What runs a step: of launches, a graph that is captured here."""
+    def _make_step(self, number: int, step: ModelStep, frame: Frame, watches: list[Watch]) -> Callable[[], object]:
+        """What runs a step: of launches, a graph that is captured here, which tells what it met by one of `watches`."""
         launching = _launching([step])
         if not launching:
-            return partial(self._run_on_host, step, frame.values, frame.address, frame.arrays)
+            return partial(self._run_on_host, step, frame.values, frame.address, frame.arrays, tuple(watches))
         [(_, compiled)] = launching
         tensors = [self._address(frame.address, i) for i in (*step.inputs, *step.outputs)]
-        bases = compiled.bases(frame.address + self._plan.offsets.get(~number, 0), tensors)
+        watch = compiled.watch()
+        bases = compiled.bases(frame.address + self._plan.offsets.get(~number, 0), tensors, watch)
         if not len(compiled.program):
             return int
         graph = GpuGraph(self._device.cuda, compiled.program, bases)
-        return partial(graph.launch, self._queue.handle)
+        if watch is None:
+            return partial(graph.launch, self._queue.handle)
+        watches.append(watch)
+        return partial(self._launch, graph, watch)
+
+    def _launch(self, graph: GpuGraph, watch: Watch) -> None:
+        watch.begin()
+        graph.launch(self._queue.handle)
 
     @property
     def _queue(self) -> GpuQueue:
@@ -267,20 +278,35 @@ class GpuRunner(Runner):
             assert array.nbytes == self._described[i].nbytes
             self._device.upload(array, self._address(arena, i), self._queue.handle)
 
-    def _download(self, values: Mapping[int, Any], arena: int, tensor_ids: Iterable[int]) -> None:
-        """Copy outputs to the arrays of the run; the arena's work is done then."""
+    def _download(
+        self, values: Mapping[int, Any], arena: int, tensor_ids: Iterable[int], watches: Sequence[Watch]
+    ) -> None:
+        """Copy outputs to the arrays of the run; the arena's work is done then, and an index outside raises."""
         for i in tensor_ids:
             self._device.download(self._address(arena, i), values[i], self._queue.handle)
         self._device.cuda.synchronize(self._queue.handle)
+        _raise_first(watches)
 
     # ---- what the host runs
 
-    def _run_on_host(self, step: ModelStep, values: dict[int, Any], arena: int, arrays: ArrayAllocator) -> None:
-        """Compute a step from arrays, with copies of what the device has and of what it needs."""
+    def _run_on_host(
+        self,
+        step: ModelStep,
+        values: dict[int, Any],
+        arena: int,
+        arrays: ArrayAllocator,
+        watches: Sequence[Watch],
+    ) -> None:
+        """Compute a step from arrays, with copies of what the device has and of what it needs.
+
+        What the launches in front have met is told as soon as their results are here, since the host would compute
+        with what is wrong.
+        """
         for i in self._launched.intersection(step.inputs):
             if values.get(i) is None or i in self._targets:  # whose array is empty until somebody fills it
                 values[i] = self._empty(i) if values.get(i) is None else values[i]
                 self._device.download(self._address(arena, i), values[i], self._queue.handle)
+                _raise_first(watches)
         if step.compiled is None:
             are_plain = [is_plain(self._described[i]) for i in step.outputs]
             for i, plain in zip(step.outputs, are_plain, strict=True):
@@ -300,6 +326,13 @@ class GpuRunner(Runner):
     def _empty(self, tensor_id: int) -> np.ndarray[Any, Any]:
         lt = self._described[tensor_id]
         return np.empty(lt.shape or (), lt.dtype.numpy)
+
+
+def _raise_first(watches: Sequence[Watch]) -> None:
+    """Raise what the first of some programs met, all of which are done."""
+    met = [error for error in [watch.end() for watch in watches] if error is not None]
+    if met:
+        raise met[0]
 
 
 GPU_PARTS = FormParts(GpuConstants, GpuPlaces, GpuRunner, with_copies, vary=False)

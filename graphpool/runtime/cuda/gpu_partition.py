@@ -11,6 +11,7 @@ from graphpool.fork import Locked
 
 from .._program import FIRST_EXTERNAL
 from .._tensor import Tensor, as_tensors
+from .watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,6 +129,12 @@ class _DevicePartition(Locked):
             A tensor is missing, does not match what was compiled, is read-only, or overlaps another one.
         OutOfMemoryError
             There is no memory for outputs or temporaries; nothing was given to the stream.
+
+        Notes
+        -----
+        An index that the work finds outside its axis is told later, by an InvalidArgumentError that names the op: of
+        `Stream.wait`, `Event.wait` or `Stream.close`, whichever comes first on the stream, and until then of whatever
+        reads a tensor of the engine.
         """
         self._check(stream, scratchpad)
         results = [Tensor(lt, self.engine) for lt in self.outputs] if outputs is None else outputs
@@ -258,6 +265,7 @@ class GpuPartition(_DevicePartition):
         self.scratchpad_nbytes, self.schedule = program.arena_nbytes, program.schedule
         self._literals = _Literals(engine, literals)
         self.literals_nbytes = len(literals)
+        self._ops = {op.id: op for op in partition.ops}
 
     def predict_peak(self, executions: int = 1) -> int:
         """Memory of the device that executions on so many streams take at most, tensors not counted. Unit: bytes."""
@@ -267,16 +275,30 @@ class GpuPartition(_DevicePartition):
         queue: GpuQueue = stream.queue  # type: ignore[assignment]
         with queue.lock, self.engine.device.cuda.current():  # type: ignore[attr-defined]
             tensors = [tensor.data_ptr if tensor.nbytes else 0 for tensor in (*sources, *targets)]
+            watch = self.watch()
+            if watch is not None:
+                watch.begin()
             try:
-                self.program.run(queue.handle, self.bases(queue.arena(self.scratchpad_nbytes), tensors))
+                self.program.run(queue.handle, self.bases(queue.arena(self.scratchpad_nbytes), tensors, watch))
             finally:  # a launch that fails leaves those before it
-                queue.hold((sources, targets, self._literals))
+                queue.hold((sources, targets, self._literals), watch)
 
-    def bases(self, arena: int, tensors: Sequence[int]) -> list[int]:
-        """Addresses that the program runs on: of temporaries, literals, inputs and outputs."""
+    def bases(self, arena: int, tensors: Sequence[int], watch: Watch | None) -> list[int]:
+        """Addresses that the program runs on: of temporaries, literals, inputs, outputs and what it tells."""
         found = [arena, self._literals.address, *tensors]
         assert len(found) - len(tensors) == FIRST_EXTERNAL
-        return found
+        return found if watch is None else [*found, watch.address]
+
+    def watch(self) -> Watch | None:
+        """What tells of one run's indices; None where no launch looks at any."""
+        if not self.program.watched:
+            return None
+        return Watch(self, self.engine.device.words)  # type: ignore[attr-defined]
+
+    def op_of(self, launch: int) -> tuple[str, str]:
+        """Name and kind of the op of a launch."""
+        op = self._ops[self.step_ops[launch]]
+        return op.name, op.kind
 
     def close(self) -> None:
         """Refuse further executions, and let go of the literals; executions given to streams go on. Idempotent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, explain
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from graphpool.memory.cuda import CudaDevice
     from graphpool.typing import MemoryResource
 
+    from .watch import Watch
+
 __all__ = ["GpuMark", "GpuQueue"]
 
 ALIGNMENT = 256
@@ -23,10 +26,10 @@ ALIGNMENT = 256
 
 
 class GpuMark:
-    """An event of its own, destroyed with the mark."""
+    """An event of its own, destroyed with the mark; who waits for one that a `queue` gave hears what its work met."""
 
-    def __init__(self, device: CudaDevice, stream: int) -> None:
-        self._device, self.event = device, device.new_event()
+    def __init__(self, device: CudaDevice, stream: int, queue: GpuQueue | None = None) -> None:
+        self._device, self.event, self._queue = device, device.new_event(), queue
         self.move(stream)
 
     def move(self, stream: int) -> None:
@@ -48,6 +51,8 @@ class GpuMark:
         """Return when it is done."""
         with self._device.current():
             check(driver().cuEventSynchronize(self.event), "cuEventSynchronize")
+        if self._queue is not None:
+            self._queue.tell()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if hasattr(self, "event") and not is_finalizing():
@@ -82,7 +87,8 @@ class GpuQueue:
         self.handle = device.new_stream() if native is None else self._checked(native)
         self.lock = threading.RLock()
         self._arena, self.arena_nbytes = 0, 0
-        self._held: deque[tuple[GpuMark, object]] = deque()
+        self._held: deque[tuple[GpuMark, object, Watch | None]] = deque()
+        self._met: InvalidArgumentError | None = None  # the first one that nobody was told of
         self._spare: list[GpuMark] = []  # so that a warm run makes no event
         self._is_closed = False
 
@@ -119,50 +125,79 @@ class GpuQueue:
             self._resource.deallocate(self._arena, self.arena_nbytes, ALIGNMENT, self.handle)
             self._arena, self.arena_nbytes = 0, 0
 
-    def hold(self, used: object) -> None:
-        """Keep objects until the work that was given so far is done; lets go of what is done; called under the lock."""
+    def hold(self, used: object, watch: Watch | None = None) -> None:
+        """Keep objects until the work that was given so far is done, and look at what a program met then.
+
+        Lets go of what is done; called under the lock.
+        """
         self._let_go()
         if self._spare:
             mark = self._spare.pop()
             mark.move(self.handle)
         else:
-            mark = self.record()
-        self._held.append((mark, used))
+            mark = GpuMark(self._device, self.handle)
+        self._held.append((mark, used, watch))
 
     def _let_go(self) -> None:
         """Of what work used that is done."""
         while self._held and self._held[0][0].is_done:
-            self._spare.append(self._held.popleft()[0])
+            mark, _, watch = self._held.popleft()
+            self._spare.append(mark)
+            if watch is not None:
+                self._met = self._met or watch.end()
 
     def wait(self) -> None:
-        """Return when all work given so far is done, and let go of what it used."""
+        """Return when all work given so far is done, and let go of what it used.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Some of it met an index outside its axis, of which no other wait has told.
+        """
         self._device.synchronize(self.handle)
+        self.tell()
+
+    def tell(self) -> None:
+        """Raise what work that is done has met, once."""
         with self.lock:
             self._let_go()
+            met, self._met = self._met, None
+        if met is not None:
+            raise met
+
+    def check(self) -> None:
+        """Raise what work that is done has met, as long as no wait has told of it."""
+        with self.lock:
+            self._let_go()
+            if self._met is not None:
+                raise type(self._met)(str(self._met), **self._met.fields)
 
     def record(self) -> GpuMark:
         """A mark behind all work given so far."""
-        return GpuMark(self._device, self.handle)
+        return GpuMark(self._device, self.handle, self)
 
     def wait_for(self, mark: GpuMark) -> None:
         """Let work given from now on start behind a mark."""
         self._device.wait(self.handle, mark.event)
 
     def close(self) -> None:
-        """Wait, and give back the arena and the stream, unless that is the user's."""
+        """Wait, and give back the arena and the stream, unless that is the user's; then raise as `wait`."""
         with self.lock:
             self._is_closed = True
             self._device.synchronize(self.handle)
+            self._let_go()
             self._held.clear()
             self._spare.clear()
             self._give_back_arena()
             self._device.synchronize(self.handle)
             if self._native is None:
                 self._device.destroy_stream(self.handle)
+        self.tell()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not getattr(self, "_is_closed", True) and not is_finalizing():
-            self.close()
+            with suppress(InvalidArgumentError):  # whose results nobody waited for
+                self.close()
 
     def __repr__(self) -> str:
         return f"<GpuQueue of GPU {self._device.index}, arena of {self.arena_nbytes} bytes>"

@@ -40,10 +40,14 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class Launch:
-    """A call, and (base, offset in bytes) for each address that it takes; base 0 is the arena, 1 the literals."""
+    """A call, and (base, offset in bytes) for each address that it takes; base 0 is the arena, 1 the literals.
+
+    `is_watched`: the last one is that of a word, which the kernel sets where an index lies outside its axis.
+    """
 
     call: KernelLaunch | LibraryProduct
     args: tuple[tuple[int, int], ...]
+    is_watched: bool = False
 
 
 class LaunchList:
@@ -58,6 +62,11 @@ class LaunchList:
     schedule : Schedule, optional
         Of the launches by number, for which temporaries were planned; by default they follow one another.
 
+    Attributes
+    ----------
+    watched : tuple of int
+        Numbers of the launches that look at indices, in the order of their words.
+
     Notes
     -----
     Threads: safe; a run copies nothing but addresses.
@@ -70,6 +79,7 @@ class LaunchList:
     ) -> None:
         self._device, self.launches, self.arena_nbytes = device, tuple(launches), arena_nbytes
         self.schedule = schedule
+        self.watched = tuple(number for number, launch in enumerate(self.launches) if launch.is_watched)
         self._order = range(len(self.launches)) if schedule is None else schedule.order
 
     def run(self, stream: int, bases: Sequence[int]) -> None:
@@ -80,7 +90,7 @@ class LaunchList:
         stream : int
             Its handle.
         bases : sequence of int
-            Device addresses: the arena, the literals, then the external tensors.
+            Device addresses: the arena, the literals, the external tensors, then the words of `watched`.
         """
         with self._device.current():
             for number in self._order:
