@@ -65,7 +65,7 @@ def build_driver(folder: Path) -> None:
     assert include is not None
     _list_missing(include, folder)
     compiler = os.environ.get("CC") or shutil.which("gcc") or "cc"
-    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
+    flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
     sources = sorted((CUDA_TESTS / "driver").glob("*.c"))
     _run(
         compiler,

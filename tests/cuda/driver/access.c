@@ -172,7 +172,10 @@ static Touch *touch_of(Block *block) {
 }
 
 static void set_bits(uint8_t *bits, size_t first, size_t count) {
-    for (size_t i = first; i < first + count; i++) bits[i / 8] |= (uint8_t)(1 << i % 8);
+    size_t i = first, end = first + count;
+    for (; i < end && i % 8; i++) bits[i / 8] |= (uint8_t)(1 << i % 8);
+    memset(bits + i / 8, 0xFF, (end - i) / 8);
+    for (i += (end - i) / 8 * 8; i < end; i++) bits[i / 8] |= (uint8_t)(1 << i % 8);
 }
 
 static bool check_inside(const Block *block, const char *address, size_t nbytes, const char *verb) {

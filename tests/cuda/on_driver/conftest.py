@@ -14,6 +14,8 @@ from tests.helpers.cuda_engine import NoTwins, Twins
 
 @pytest.fixture(scope="session")
 def test_driver():
+    gc.collect()
+    gc.freeze()  # what is there stays, so that no test looks through all modules twice
     if FOLDER_VARIABLE not in os.environ:
         return NvidiaDriver()
     driver = TestDriver()
