@@ -260,12 +260,12 @@ def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
     if is_graph_file(arguments):
         return for_each_form(arguments, inspect_form)
     with _packing_nothing(), _engine(arguments) as engine, _load(arguments, engine) as model:
-        inputs = _random_inputs(model, arguments)
+        shapes = _largest_shapes(model, arguments)
         return {
             "inputs": {port.name: describe_port(port) for port in model.inputs},
             "outputs": {port.name: describe_port(port) for port in model.outputs},
-            "partitions": _partitions(model, inputs),
-            "conditions": list(model.specialise(inputs).conditions),
+            "partitions": _partitions(model, shapes),
+            "conditions": list(model.specialise(shapes).conditions),
         }, True
 
 
@@ -290,7 +290,7 @@ def _brief_inspect(report: Report) -> Report:
 def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Memory of one run at a time; of declared ranges that of the worst shape."""
     with _engine(arguments) as engine, _load(arguments, engine) as model:
-        given = None if _has_range(arguments) else _random_inputs(model, arguments)
+        given = None if _has_range(arguments) else _largest_shapes(model, arguments)
         peak = model.predict_peak(given)
         worst = peak if isinstance(peak, RangePeak) else None
         form = model.specialise(given if worst is None else worst.shapes)
@@ -457,16 +457,16 @@ def _load(arguments: argparse.Namespace, engine: gp.Engine) -> Model:
     return gp.onnx.load(arguments.model, engine=engine, shapes=shapes, **options)
 
 
-def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
-    """The partitions of the form for these inputs, with the nodes that each comes from and what implements it.
+def _partitions(model: Model, shapes: Mapping[str, Any]) -> list[Report]:
+    """The partitions of the form for these shapes, with the nodes that each comes from and what implements it.
 
     Those of a data-dependent part are the ones for its largest extents.
     """
-    forms = model.specialise(inputs).with_inner()
+    forms = model.specialise(shapes).with_inner()
     rows = [row for form in forms for row in zip(form.partitions, form.implementations, form.fallbacks, strict=True)]
     found = [describe_partition(partition, names) | _origin(partition, fallback) for partition, names, fallback in rows]
     hosted = [report for report, (*_, fallback) in zip(found, rows, strict=True) if fallback is not None]
-    for report, seconds in zip(hosted, _host_times(model, inputs) if hosted else (), strict=False):
+    for report, seconds in zip(hosted, _host_times(model, shapes) if hosted else (), strict=False):
         report["ms"] = seconds * 1e3
     return found
 
@@ -481,12 +481,12 @@ def _origin(partition: gp.Partition, fallback: Fallback | None) -> Report:
     return {"nodes": nodes, "reason": "the CPU backend has no kernel for these types, shapes or attributes"}
 
 
-def _host_times(model: Model, inputs: Mapping[str, Any]) -> list[float]:
-    """Seconds of each host function in the second of two runs; none if they cannot run on such inputs."""
+def _host_times(model: Model, shapes: Mapping[str, Any]) -> list[float]:
+    """Seconds of each host function in the second of two runs on random inputs; none if they cannot run on such."""
     from .profile.tracing import trace_runs
 
-    with suppress(GraphpoolError):
-        recorded = trace_runs(model, inputs, warm_up=1)
+    with suppress(GraphpoolError, MemoryError):
+        recorded = trace_runs(model, gp.profile.random_inputs(model, shapes), warm_up=1)
         return [(step.end_ns - step.start_ns) / 1e9 for step in recorded.steps if not step.program]
     return []
 
@@ -506,7 +506,12 @@ def _inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.ndarray
 
 def _random_inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, Any]]:
     """Content for the inputs, in the largest of the shapes that are asked for."""
-    return gp.profile.random_inputs(model, ShapeRanges(_shapes(arguments), model.inputs).largest_shapes())
+    return gp.profile.random_inputs(model, _largest_shapes(model, arguments))
+
+
+def _largest_shapes(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The largest of the shapes that are asked for, by input."""
+    return ShapeRanges(_shapes(arguments), model.inputs).largest_shapes()
 
 
 def _shapes(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -189,7 +189,8 @@ def test_info(capsys):
         ),
         (["run", CNN, "--shape", "batch=2", "--save", "/no-such-folder/a"], "/no-such-folder/a.npz: No such file"),
         (["run", CNN, "--inputs", __file__], "accepted: an .npz file; got: File is not a zip file"),
-        (["predict", CNN, "--shape", f"batch={10**15}"], "Unable to allocate 455. PiB for an array with shape"),
+        (["predict", CNN, "--shape", f"batch={10**15}"], "input 'image': shape; accepted: a shape that an array can"),
+        (["process", CNN, "--shape", f"batch={10**15}"], "Unable to allocate 455. PiB for an array with shape"),
         (["serve", CNN, "--port", "99999"], "port; accepted: an int from 0 to 65535; got: 99999"),
         (["trace", CNN, "--shape", "batch=2", "--out", "/"], "/: Is a directory"),
         (["demo", "--memory-limit", "lots"], "not a size"),
@@ -398,3 +399,12 @@ def test_seconds_that_never_end_are_refused(capsys):
         with pytest.raises(SystemExit):
             cli.main(["bench", CNN, f"--seconds={seconds}"])
         assert f"accepted: seconds, from 0 to below 1e+06; got: {seconds}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["inspect", "predict"])
+def test_who_only_looks_at_shapes_makes_no_inputs(monkeypatch, capsys, command):
+    made = []
+    monkeypatch.setattr(gp.profile, "random_inputs", lambda *given: made.append(given))
+    assert cli.main([command, CNN, "--shape", "batch=8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert not made

@@ -71,6 +71,12 @@ def _cast(node: Node, contents: Arrays) -> int | None:
     return _typed_nbytes(contents[0].shape, node.attrs["to"])
 
 
+def _dequantized(node: Node, contents: Arrays) -> int | None:
+    array, scale = contents[:2]
+    is_plain = scale.dtype == np.float32 and "output_dtype" not in node.attrs
+    return _typed_nbytes(array.shape, _FLOAT) if is_plain else None
+
+
 def _filled(node: Node, contents: Arrays) -> int | None:
     value = node.attrs.get("value")
     return _typed_nbytes(contents[0].tolist(), _FLOAT if value is None else value.data_type)
@@ -82,7 +88,7 @@ def _typed_nbytes(dims: Sequence[int], elem_type: int) -> int | None:
 
 
 _FLOAT = 1
-"""ONNX's type of the elements of a ConstantOfShape that names none."""
+"""ONNX's float32, which is that of a ConstantOfShape that names none, too."""
 
 
 def _sliced(node: Node, contents: Arrays) -> int | None:
@@ -117,6 +123,7 @@ _SIZES: dict[str, Callable[[Node, Arrays], int | None]] = {
     ), _same),
     **dict.fromkeys(("Add", "And", "Div", "Max", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Xor"), _broadcast),
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _compared),
-    "Cast": _cast, "Concat": _joined, "ConstantOfShape": _filled, "Expand": _expanded, "Gather": _gathered,
-    "Range": _counted, "Shape": _measured, "Slice": _sliced, "Tile": _tiled, "Where": _chosen,
+    "Cast": _cast, "Concat": _joined, "ConstantOfShape": _filled, "DequantizeLinear": _dequantized,
+    "Expand": _expanded, "Gather": _gathered, "Range": _counted, "Shape": _measured, "Slice": _sliced,
+    "Tile": _tiled, "Where": _chosen,
 }  # fmt: skip

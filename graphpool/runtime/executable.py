@@ -455,8 +455,7 @@ class Executable(ResizableForm):
 
     def check_run(self) -> None:
         """Raise `OutOfMemoryError` if the budget can never hold a run, its results included."""
-        first = self._first or self
-        first._engine.budget.check(self.run_nbytes, holder=first._name, awaits_leases=not is_inner())
+        self._check_run(self._inner_bound(prepares=True)[1])
 
     # ---- memory
 
@@ -558,9 +557,13 @@ class Executable(ResizableForm):
         """
         bound, need_nbytes = self._inner_bound(prepares)
         if need_nbytes:
-            nbytes = self.run_nbytes + need_nbytes
-            self._engine.budget.check(nbytes, holder=self._name, awaits_leases=not is_inner())
+            self._check_run(need_nbytes)
         return bound
+
+    def _check_run(self, need_nbytes: int) -> None:
+        """Raise `OutOfMemoryError` if the budget can never hold a run and so much beside it. Unit: bytes."""
+        nbytes = self.run_nbytes + need_nbytes
+        self._engine.budget.check(nbytes, holder=self._name, awaits_leases=not is_inner())
 
     def _inner_bound(self, prepares: bool) -> tuple[RunBound, int]:
         """That bound, and what the models inside need beside what a run of this form takes. Unit: bytes."""

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from graphpool._dataclasses import NamedTuple, dataclass
-from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, brief, explain
+from graphpool.errors import (
+    InvalidArgumentError,
+    InvalidDataTypeError,
+    InvalidShapeError,
+    OutOfMemoryError,
+    brief,
+    explain,
+)
+from graphpool.memory._check import check_request
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -185,7 +193,8 @@ def stand_in(port: ModelPort, given: Any, is_deciding: bool) -> Any:
     try:
         one = np.array("", np.object_) if port.dtype is None else np.zeros((), port.dtype.numpy)
         array = np.broadcast_to(one, shape)
-    except (TypeError, ValueError) as error:  # no numbers, or negative ones, too many dimensions or bytes
+        check_request(array.nbytes, 1)
+    except (TypeError, ValueError, OutOfMemoryError) as error:  # no numbers, or negative ones, too many
         accepted = "a shape that an array can have"
         message = explain(f"input {port.name!r}: shape", accepted=accepted, got=list(shape))
         raise InvalidShapeError(message, input_name=port.name) from error

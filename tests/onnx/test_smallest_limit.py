@@ -145,3 +145,21 @@ def test_what_is_behind_searches_counts_from_the_first_refusal_on():
         what, least = refusal(model, limit)
         assert (what, refusal(model, least)) == ("load", None)
         assert alone < least
+
+
+def test_a_run_behind_a_search_finds_room_in_the_limit_that_its_refusal_names():
+    """Shapes that nobody declared: programs of which others are made take no part of it."""
+    nodes = [helper.make_node("NonZero", ["x"], ["y"])]
+    x = {"x": np.ones((4000, 64), np.float32)}
+
+    def refused(limit):
+        with gp.onnx.load(model_of(nodes, {}), threads=1, memory_limit=limit) as model:
+            try:
+                model.run(x)
+            except gp.OutOfMemoryError as error:
+                return error.smallest_limit
+            assert model.engine.budget.peak <= limit
+        return None
+
+    least = refused("1MiB")
+    assert [refused(limit) for limit in (least - 1, least)] == [least, None]
