@@ -214,7 +214,9 @@ def unroll_loop(
         going = bool(np.asarray(check.content).reshape(()))
         states, number = results[: len(states)], number + 1
         scanned.append(results[len(states) :])
-    return states + [_stack(walk.builder, list(values), 0) for values in _columns(scanned, node, len(states))]
+    if not scanned:
+        return states + walk.empty_outputs(node, inputs, len(states))
+    return states + [_stack(walk.builder, list(values), 0) for values in zip(*scanned, strict=True)]
 
 
 def goes_on(body: Subgraph) -> bool:
@@ -236,7 +238,8 @@ def scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path, one
         one(walk, node, [_take(walk.builder, value, number, 0) for value in values], (*path, number))
         for number in range(values[0].shape[0])
     ]
-    return [_stack(walk.builder, list(column), 0) for column in _columns(rows, node, 0)]
+    require(bool(rows), "a batch of no entries")
+    return [_stack(walk.builder, list(column), 0) for column in zip(*rows, strict=True)]
 
 
 def unroll_scan(
@@ -264,7 +267,9 @@ def unroll_scan(
         results = walk.unroll(enter_graph(body, walk.scope, [*states, *slices], (*path, number)), end)
         states = results[: len(states)]
         scanned.append(results[len(states) :])
-    return states + _scanned_outputs(walk.builder, attrs, _columns(scanned, node, len(states)))
+    if not scanned:
+        return states + walk.empty_outputs(node, inputs, len(states))
+    return states + _scanned_outputs(walk.builder, attrs, list(zip(*scanned, strict=True)))
 
 
 def unroll_map(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
@@ -299,12 +304,6 @@ def present(value: Value | None) -> Value:
     if value is None:
         raise NotConvertible("a state is left out")
     return value
-
-
-def _columns(rows: list[list[Value]], node: Node, nstates: int) -> list[tuple[Value, ...]]:
-    """The values of each scanned output, iteration by iteration."""
-    require(bool(rows) or len(node.output) == nstates, "a scanned output without an iteration")
-    return list(zip(*rows, strict=True))
 
 
 def _take(builder: GraphBuilder, value: Value, index: int, axis: int) -> Value:

@@ -51,13 +51,14 @@ def with_index_ranges(
         The inputs.
     nodes : sequence of Node
         Of the model, in order, all of them needed; those of graphs inside them are not looked at, which may never run.
-    constants : mapping of str to array
+    constants : mapping of str to array or list
+        Lists are sequences.
     """
     origin = {port.name: port.name for port in ports if port.dtype in (DataType.S32, DataType.S64)}
     if not origin:
         return tuple(ports)
     known = {port.name: port.shape for port in ports if port.shape is not None}
-    known |= {name: value.shape for name, value in constants.items()}
+    known |= {name: value.shape for name, value in constants.items() if not isinstance(value, list)}
     found: dict[str, IndexRange] = {}
     for node in nodes:
         first = node.input[0] if node.input else ""

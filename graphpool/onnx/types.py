@@ -137,6 +137,12 @@ def static_shape(type_: TypeProto, sizes: Mapping[str, Any]) -> tuple[Any, ...] 
     return None if any(dim is None for dim in known) else tuple(known)
 
 
+def least_shape(type_: TypeProto, sizes: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of a tensor type, where sizes are numbers by now, and those that are not known 0."""
+    known = [_dimension(dim) for dim in type_.tensor_type.shape.dim]
+    return tuple([int((sizes.get(dim) if isinstance(dim, str) else dim) or 0) for dim in known])
+
+
 def is_f32_number(number: float) -> bool:
     """Whether float32, in which our ops hold attributes, has the number; compared exactly, integers too."""
     with np.errstate(over="ignore"):

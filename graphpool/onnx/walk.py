@@ -46,7 +46,7 @@ from .ops import convert
 from .sequences import AsList, follow_sequences, make_sequence_type, sequence_node
 from .shape_values import ShapeArray, compute_shapes, measure, shape_array
 from .table_places import check_places, pass_span_on
-from .types import data_type, make_type, static_shape, tensor_type
+from .types import data_type, least_shape, make_type, static_shape, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -495,6 +495,21 @@ class Walk:
             raise InvalidShapeError(
                 explain(f"node {label!r} ({node.op_type})", got=str(error).strip().splitlines()[-1]), node=label
             ) from error
+
+    def empty_outputs(self, node: Node, inputs: Sequence[Value | None], nstates: int) -> list[Value]:
+        """Rows of a loop without trips, behind its states; sizes that only a trip tells are 0, as in ONNX Runtime."""
+        names, found = node.output[nstates:], list[Value]()
+        if not any(names):
+            return [Value() for _ in names]
+        captured = {name: self.value(name) for name in node.captured if name in self.scope.values}
+        read = {name: value for name, value in zip(node.input, inputs, strict=True) if value is not None}
+        types = infer_types(self._source, node, read | captured, self._sizes)
+        for name in names:
+            dtype = data_type(types[name].tensor_type.elem_type) if name in types else None
+            require(dtype is not None or not name, "rows without a trip, of unknown type")
+            shape = () if dtype is None else least_shape(types[name], self._sizes) or (0,)
+            found.append(Value() if dtype is None else Value(content=np.empty(shape, dtype.numpy)))
+        return found
 
     def _is_static(self, type_: Any) -> bool:
         """Whether a type has a shape of which all sizes are known."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
+from graphpool.errors import InvalidShapeError
+from graphpool.log import compile_log
 
 from .host_room import RunBound
 from .inner_models import InnerModels, inner_run
@@ -68,7 +70,12 @@ class DataDependentPart(InnerModels):
     def bound_run(self, shapes: Sequence[Any]) -> RunBound:
         """As of `InnerModels`."""
         bounds = self._largest_shapes(shapes)
-        return RunBound(unbounded=(self.model.name,)) if bounds is None else self.model.bound_run(bounds)
+        if bounds is not None:
+            try:
+                return self.model.bound_run(bounds)
+            except InvalidShapeError as error:  # extents that a run finds fit together, the largest ones need not
+                compile_log.info("%s: no bound by the largest shapes: %s", self.model.name, error)
+        return RunBound(unbounded=(self.model.name,))
 
     def _largest_shapes(self, shapes: Sequence[Any]) -> Mapping[str, Any] | None:
         """The largest shapes of all inputs; None if one is not known."""

@@ -420,6 +420,20 @@ def test_large_inputs_make_no_forms_of_their_own():
         assert model.stats().compilations == 1
 
 
+def test_extents_that_agree_in_every_run():
+    """Of which the largest ones do not: as many rows as there are columns are found, in masks of any size."""
+    nodes = [*FOUND, node("ReduceSum", ["g", "one"], ["s"], keepdims=0), node("Add", ["s", "w"], ["y"])]
+    inputs = {"x": (TensorProto.FLOAT, ["n", 4]), "mask": (TensorProto.BOOL, ["n"]), "w": (TensorProto.FLOAT, ["k"])}
+    with gp.onnx.load(make(nodes, ["y"], inputs), fallback=False) as model:
+        for count, n in ((5, 60), (7, 60), (3, 20)):
+            given = feeds(count, n)
+            w = np.arange(count, dtype=np.float32)
+            result = model.run({**given, "w": w})["y"]
+            np.testing.assert_allclose(result, given["x"][given["mask"]].sum(1) + w, rtol=1e-6, atol=1e-6)
+        with pytest.raises(gp.InvalidShapeError, match=r"\(Add\)"):
+            model.run({**feeds(5), "w": np.ones(6, np.float32)})
+
+
 def test_a_branch_of_data_dependent_results():
     def graph(nodes, result):
         return helper.make_graph(nodes, result, [], [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)])

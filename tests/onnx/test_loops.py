@@ -51,6 +51,26 @@ def loop(shape, *, condition="", least=99.0):
     return make([node], inputs, {"y": shape, "squares": ("k", *shape), "firsts": ("k",)})
 
 
+@pytest.mark.parametrize(("rows", "inner"), [(0, 4), (3, 4), (0, "w"), (2, "w")])
+def test_a_loop_over_rows_of_which_there_may_be_none(rows, inner):
+    """As in ONNX Runtime, results without a row have the sizes that are known without a trip, and 0 for others."""
+    body = [node("Gather", ["x", "i"], ["row"], axis=0), node("Relu", ["row"], ["r"]), SAME]
+    if inner == "w":
+        body.insert(2, node("Concat", ["r", "more"], ["s"], axis=0))
+    graph = helper.make_graph(body, "body", NUMBER, [AGAIN, info("s" if inner == "w" else "r")])
+    nodes = [node("Shape", ["x"], ["sizes"]), node("Gather", ["sizes", "first"], ["n"]),
+             node("Loop", ["n", ""], ["y"], body=graph)]  # fmt: skip
+    model = make(nodes, [info("x", ["n", 4]), info("more", ["m"])], {"y": None}, {"first": np.int64(0)})
+    x = np.random.default_rng(0).standard_normal((rows, 4)).astype(np.float32)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        result = loaded.run({"x": x, "more": np.ones(2, np.float32)})["y"]
+    if rows == 0:
+        assert result.shape == (0, 0 if inner == "w" else 4)
+    else:
+        added = np.ones((rows, 2 if inner == "w" else 0), np.float32)
+        np.testing.assert_array_equal(result, np.concatenate([np.maximum(x, 0), added], axis=1))
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
 @pytest.mark.parametrize("count", [0, 1, 4])
 @pytest.mark.parametrize("condition", ["", "c"])

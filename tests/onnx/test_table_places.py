@@ -77,6 +77,15 @@ def test_elements_of_gathered_lines():
     assert ranges_of(model) == {"i": IndexRange(-4, 3, "look_up")}
 
 
+def test_a_sequence_among_constants():
+    nodes = [
+        node("SequenceEmpty", [], ["none"]), node("Gather", ["table", "i"], ["g"]),
+        node("SequenceInsert", ["none", "g"], ["some"]), node("ConcatFromSequence", ["some"], ["y"], axis=0),
+    ]  # fmt: skip
+    with gp.onnx.load(make_model(nodes, {"i": PLACES}, ["y"], {"table": TABLE})) as model:
+        np.testing.assert_array_equal(model.run({"i": PLACES})["y"], TABLE[PLACES])
+
+
 def test_other_inputs_are_open():
     """A node whose result nobody asks for, sums of places, tables of unknown size, branches."""
     branch = helper.make_graph(
