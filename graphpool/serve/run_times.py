@@ -17,12 +17,14 @@ class _Mean:
     """Of what was seen, at last when; what is too old does not count. Unit: seconds."""
 
     most_age_s: float
+    rises_at_once: bool = False
     mean_s: float = 0.0
     seen_s: float = -math.inf
 
     def add(self, value_s: float, now_s: float) -> None:
         """One more; the last ones count most."""
-        share = 1.0 if self._is_old(now_s) else _SMOOTHING
+        is_whole = self._is_old(now_s) or (self.rises_at_once and value_s > self.mean_s)
+        share = 1.0 if is_whole else _SMOOTHING
         self.mean_s += (value_s - self.mean_s) * share
         self.seen_s = now_s
 
@@ -52,7 +54,8 @@ class RunTimes:
         self._most_age_s = most_age_s
         self._models: dict[str, _Mean] = {}
         self._running: dict[object, tuple[str, float]] = {}
-        self._lag = _Mean(most_age_s)
+        self._most_lag_s = most_age_s / 2
+        self._lag = _Mean(most_age_s, rises_at_once=True)
 
     def begin(self, run: object, name: str, now_s: float) -> None:
         """A run of a model begins."""
@@ -70,12 +73,14 @@ class RunTimes:
 
     def resume(self, end_s: float, now_s: float) -> None:
         """Who waited for a run that ended then goes on."""
-        self._lag.add(now_s - end_s, now_s)
+        self._lag.add(min(now_s - end_s, self._most_lag_s), now_s)
 
     def lag_s(self, now_s: float) -> float:
         """From the end of a run until who waits for it goes on.
 
-        That is half a pass of the event loop until it is seen, and one more. What comes from clients waits as long.
+        That is half a pass of the event loop until it is seen, and one more. What comes from clients waits as long,
+        before anything knows of it: so it is the longest of late, not the mean, which half of them exceed; and half of
+        `most_age_s` at most, beyond which no answer would ever be in time.
         """
         return self._lag.at(now_s)
 

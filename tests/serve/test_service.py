@@ -339,9 +339,16 @@ def test_a_service_that_was_stopped_for_long_answers_again():
         assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200
         now_s = time.monotonic()
         service.service._queue._times.resume(now_s - 1000, now_s)
-        assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 504
-        wait_for(lambda: service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200)
-        assert service.ask("POST", INFER, image_request(IMAGES[:1]))[0] == 200  # it is not remembered
+        assert [service.ask("POST", INFER, image_request(IMAGES[:1]))[0] for _ in range(2)] == [200, 200]
+
+
+def test_lag_rises_at_once_and_falls_slowly():
+    times = RunTimes(10.0)
+    for end_s, now_s in ((0.0, 0.5), (1.0, 3.0), (3.9, 4.0)):
+        times.resume(end_s, now_s)
+    assert times.lag_s(4.0) == pytest.approx(2.0 - 0.19)
+    times.resume(0.0, 1000.0)
+    assert times.lag_s(1000.0) == 5.0  # half of what is remembered, or nothing would be tried again
 
 
 def test_a_model_that_did_not_run_for_long_is_tried_again():
