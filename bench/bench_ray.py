@@ -2,14 +2,15 @@
 
     python -m bench.bench_ray MODEL [images] [--rounds N] [--seconds S] [--workers N] [--block IMAGES] [--floor]
 
-MODEL is an ONNX file with one input of images and a first dimension for rows, such as MobileNetV2. Two processes
-alone run the model on images that they hold, both at once; then as many actors of Ray Data run it on as many synthetic
-images as Ray's tasks make, an image as bytes, which the actor converts; in turns. With one worker on two processors Ray
-has one beside it. Ray's rates and processor times are
-those between a tenth and nine tenths of the results. Besides, Ray's rate is compared with that of its own two actors
-while they are in the model: where all share two processors, that is what waiting for rows costs. The most private
-memory of an actor is a sample a second, and stands beside what actors declared. Ray's metrics are off. With --floor the
-same is measured for actors without graphpool, whose exponentials of NumPy take as long an image: what Ray itself costs.
+MODEL is an ONNX file with one input of images and a first dimension for rows, such as MobileNetV2. Two processes alone
+run the model on images that they hold, both at once; then as many actors of Ray Data run it on as many synthetic images
+as Ray's tasks make, an image as bytes, which the actor converts; in turns. With one worker on two processors Ray has
+one beside it. Blocks have as many images as `map_batches` hands to an actor at a time, unless --block says. Ray's rates
+and processor times are those between a tenth and nine tenths of the results. Besides, Ray's rate is compared with that
+of its own two actors while they are in the model: where all share two processors, that is what waiting for rows costs.
+The most private memory of an actor is a sample a second, and stands beside what actors declared. Ray's metrics and task
+events are off. With --floor the same is measured for actors without graphpool, whose exponentials of NumPy take as long
+an image: what Ray itself costs.
 """
 
 import argparse
@@ -157,7 +158,8 @@ def on_ray(map_batches, shape, block, count, nworkers):
     import ray  # not by who collects benchmarks
 
     dataset = ray.data.range(count, override_num_blocks=-(-count // block))
-    images = Recorded(dataset.map_batches(make_images, fn_kwargs={"shape": shape}, batch_size=block))
+    making = {"fn_kwargs": {"shape": shape}, "batch_size": None}  # whole blocks: in the task that reads them
+    images = Recorded(dataset.map_batches(make_images, **making))
     results = map_batches(images)
     done, samples = 0, []
     with MemoryOfActors() as memory:
@@ -195,17 +197,20 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each turn of the processes alone")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--block", type=int, default=256, help="images that a worker takes at a time")
+    parser.add_argument("--block", type=int, help="images that a worker takes at a time")
     parser.add_argument("--floor", action="store_true", help="also actors without graphpool that take as long")
     arguments = parser.parse_args()
-    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_enable_metrics_collection": "0"}
+    quiet = {"RAY_enable_metrics_collection": "0", "RAY_task_events_report_interval_ms": "0"}
+    os.environ |= {"RAY_AUTH_MODE": "disabled", **quiet}
     ray.init(num_cpus=arguments.workers + 1, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     each = arguments.images // arguments.rounds
     with gp.onnx.load(arguments.model, threads=1) as model:
         shape = model.inputs[0].shape[1:]
         columns = {model.inputs[0].name: "input"}
-        text = pickle.dumps(RowFunction(model, columns=columns))
+        function = RowFunction(model, columns=columns)
+        text = pickle.dumps(function)
+        arguments.block = arguments.block or function.rows_within(gp.ray._BATCH_NBYTES, gp.ray._MOST_ROWS)
 
         def by_model(images):
             return gp.ray.map_batches(
