@@ -1,5 +1,5 @@
-// A convolution as a matrix product of weights and windows that are gathered while they are staged: rows are channels
-// of the result in one group, columns its pixels.
+// A convolution of few channels as a matrix product of weights and windows that are gathered while they are staged: rows
+// are channels of the result in one group, columns its pixels.
 
 extern "C" __global__ void GP_KERNEL(const char *src, const char *weights, GP_ARGS, const Params p) {
     GP_TILE_ROOM;

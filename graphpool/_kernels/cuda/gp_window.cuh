@@ -26,10 +26,18 @@ static __device__ __forceinline__ Term gp_term(const Params &p, GP_INDEX c, GP_I
     return {tap + c * GP_P(weight_inner), c * GP_P(along_c), GP_GAP(kd, d), GP_GAP(kh, h), GP_GAP(kw, w)};
 }
 
+// Where the element of a term lies for the window that starts at (d, h, w); false: in the padding or between elements.
+static __device__ __forceinline__ bool gp_place(const Params &p, const Term &term, GP_INDEX d, GP_INDEX h, GP_INDEX w,
+                                                GP_INDEX &place) {
+    const GP_INDEX id = d + term.d, ih = h + term.h, iw = w + term.w;
+    if (GP_MISSES(id, d) || GP_MISSES(ih, h) || GP_MISSES(iw, w)) return false;
+    const GP_INDEX row = GP_CELL(id, d) * GP_P(along_d) + GP_CELL(ih, h) * GP_P(along_h);
+    place = term.channel + row + GP_CELL(iw, w) * GP_P(along_w);
+    return true;
+}
+
 static __device__ __forceinline__ float gp_element(const Params &p, const char *src, long long from, const Term &term,
                                                    GP_INDEX d, GP_INDEX h, GP_INDEX w) {
-    const GP_INDEX id = d + term.d, ih = h + term.h, iw = w + term.w;
-    if (GP_MISSES(id, d) || GP_MISSES(ih, h) || GP_MISSES(iw, w)) return 0.0f;
-    const GP_INDEX row = GP_CELL(id, d) * GP_P(along_d) + GP_CELL(ih, h) * GP_P(along_h);
-    return gp_load_src(src, from + (term.channel + row + GP_CELL(iw, w) * GP_P(along_w)));
+    GP_INDEX place;
+    return gp_place(p, term, d, h, w, place) ? gp_load_src(src, from + place) : 0.0f;
 }

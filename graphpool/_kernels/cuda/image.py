@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from graphpool._dataclasses import dataclass
 from graphpool.errors import UnsupportedError, explain
 
-from .products import TILE_THREADS, index_type, tile_header, tiles
+from .products import TILE_THREADS, are_few, index_type, tile_depth, tile_header, tiles
 from .program import add_program
 from .source import KernelSource
 
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from ..eltwise.eltwise import Program
     from .source import CudaCall
 
-__all__ = ["Windows", "convolution", "pooling", "resampling"]
+__all__ = ["Windows", "conv_parts", "convolution", "pooling", "resampling"]
 
 _AXES = "dhw"
 _POOL_THREADS = 256
 
 _FEW_CHANNELS = 4
 """Channels of the result in a group that make no tile worth while: each thread computes a result by itself."""
+
+_MOST_PARTS = 16
+_PART_STAGES = 8
+"""Stages of a part of a sum: with fewer of them, adding the parts costs what they save."""
 
 
 @dataclass(frozen=True)
@@ -112,21 +116,25 @@ def convolution(
     program: Program,
     *,
     transposed: bool = False,
+    parts: int = 1,
 ) -> CudaCall:
     """A convolution, or a transposed one. Arguments: src, weights, those of the program.
 
     `channels` are those of src and of the result; `weight_strides` those of (group, outer, inner, spatial...): channels
     of the result in a group, channels of src in a group. Sums are f32. A block a tile of channels and pixels, or a
-    thread a result where a group has few channels.
+    thread a result where a group has few channels. With several `parts`, see `conv_parts`, that axis leads in the
+    program's space, and what the program gets are sums of parts of the terms.
     """
     inner, outer = channels[0] // groups, channels[1] // groups
     pixels = prod(windows.dst)
     if outer <= _FEW_CHANNELS:
         source, blocks = KernelSource("conv_direct"), -(-batch * groups * outer * pixels // TILE_THREADS)
     else:
-        source = KernelSource("conv", tile_header(*dtypes))
-        each, blocks = tiles(batch * groups, outer, pixels)
+        is_deep = _stages(inner, windows, dtypes) > 0
+        source = KernelSource("conv_deep" if is_deep else "conv", tile_header(*dtypes))
+        each, blocks = tiles(batch * groups * parts, outer, pixels)
         source.define(GP_EACH=str(each))
+        source.numbers(parts=parts)
     source.numbers(
         batch=batch, groups=groups, inner=inner, outer=outer,
         along_n=windows.src_strides[0], along_c=windows.src_strides[1],
@@ -140,6 +148,29 @@ def convolution(
     source.define(GP_IS_TRANSPOSED=str(int(transposed)), GP_INDEX=_index_type(inner, outer, windows, weight_strides))
     source.include("gp_window.cuh")
     return source.build(2 + add_program(source, program), blocks, TILE_THREADS)
+
+
+def _stages(inner: int, windows: Windows, dtypes: tuple[str, str]) -> int:
+    """Stages of the sums of a convolution of many channels; 0 where so many channels are missing in them that it is none."""
+    depth = tile_depth(*dtypes)
+    blocks = -(-inner // depth)
+    return blocks * prod(windows.kernel) if blocks * depth * 4 <= inner * 5 else 0
+
+
+def conv_parts(
+    batch: int, groups: int, channels: tuple[int, int], windows: Windows, dtypes: tuple[str, str]
+) -> int:
+    """In how many parts the sums of a convolution are computed, so that a few tiles are work for a whole device."""
+    outer = channels[1] // groups
+    stages = 0 if outer <= _FEW_CHANNELS else _stages(channels[0] // groups, windows, dtypes)
+    parts = 1
+    while (
+        2 * parts <= _MOST_PARTS
+        and stages >= 2 * parts * _PART_STAGES
+        and are_few(batch * groups * parts, outer, prod(windows.dst))
+    ):
+        parts *= 2
+    return parts
 
 
 def _index_type(inner: int, outer: int, windows: Windows, weight_strides: Sequence[int]) -> str:

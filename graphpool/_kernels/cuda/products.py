@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from ..eltwise.eltwise import Program
     from .source import CudaCall
 
-__all__ = ["TILE_THREADS", "eltwise", "index_type", "matmul", "tile_header", "tiles"]
+__all__ = [
+    "TILE_THREADS", "are_few", "eltwise", "index_type", "matmul", "tile_depth", "tile_header", "tiles",
+]  # fmt: skip
 
 TILE_THREADS = 256
 """Of ``gp_tile.cuh``: threads of the block that computes a tile."""
@@ -33,6 +35,11 @@ _ELTWISE_THREADS = 256
 def tile_header(a: str, b: str) -> str:
     """Who multiplies tiles of these types: tensor cores where both are bf16, whose products f32 holds."""
     return "gp_mma.cuh" if a == b == "bf16" else "gp_tile.cuh"
+
+
+def tile_depth(a: str, b: str) -> int:
+    """Terms of a stage of tiles of these types: ``GP_DEPTH`` of their header."""
+    return 32 if tile_header(a, b) == "gp_mma.cuh" else 16
 
 
 def index_type(*reached: Sequence[tuple[int, int]]) -> str:
@@ -54,6 +61,12 @@ def tiles(count: int, rows: int, cols: int) -> tuple[int, int]:
         if found >= _MOST_TILES:
             break
     return each, found
+
+
+def are_few(count: int, rows: int, cols: int) -> bool:
+    """Whether large tiles of so many products leave multiprocessors of a large device idle."""
+    side = 16 * _TILES[0]
+    return count * -(-rows // side) * -(-cols // side) < _MOST_TILES
 
 
 def eltwise(program: Program) -> CudaCall:

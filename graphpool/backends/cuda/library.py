@@ -47,7 +47,7 @@ def lower_by_library(
     if is_alone:
         lowering.finish(group.result, sums)
     else:
-        tail = Tail(lowering, group, bias, bias_axis, sums=sums)
+        tail = Tail(lowering, group, bias, bias_axis, sums=[sums])
         tail.emit(eltwise(tail.program))
     return True
 

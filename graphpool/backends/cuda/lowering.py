@@ -94,8 +94,8 @@ class Tail:
     bias : Value, optional
     axis : int, optional
         Of the result, along which the bias lies; None for numpy broadcasting.
-    sums : Value, optional
-        Where the accumulators lie, dense, if no kernel hands them over.
+    sums : sequence of Value, optional
+        Where parts of the accumulators lie, dense, which are added in this order, if no kernel hands them over.
 
     Attributes
     ----------
@@ -112,12 +112,15 @@ class Tail:
         bias: Value | None = None,
         axis: int | None = None,
         *,
-        sums: Value | None = None,
+        sums: Sequence[Value] | None = None,
     ) -> None:
         self._lowering, self._group, shape = lowering, group, lowering.shapes[group.result]
         region = Region(lowering, shape, accumulator=group.reached() if sums is None else None)
         if sums is not None:
-            region.put(group.reached(), region.load(sums.reshaped(shape)))
+            first, *others = [region.load(part.reshaped(shape)) for part in sums]
+            for other in others:
+                first = region.binary("add", first, other)
+            region.put(group.reached(), first)
         if bias is not None:
             added = region.load(bias) if axis is None else region.load_along(bias, axis)
             region.put(group.reached(), region.binary("add", region.get(group.reached()), added))

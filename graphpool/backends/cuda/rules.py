@@ -7,9 +7,10 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..._kernels.core.spaces import collapse
-from ..._kernels.cuda.image import Windows, convolution, pooling, resampling
-from ..._kernels.cuda.products import matmul
+from ..._kernels.cuda.image import Windows, conv_parts, convolution, pooling, resampling
+from ..._kernels.cuda.products import eltwise, matmul
 from ..._kernels.cuda.rows import best, norm, reduce, running, softmax
+from ..._kernels.eltwise.eltwise import EltwiseBuilder
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType, dense_strides
 from ..cpu.emit import indexing, movement, parts, quantization  # noqa: F401  (imported for their rules)
@@ -121,13 +122,20 @@ def lower_convolution(lowering: CudaLowering, group: AnchorGroup) -> None:
     product = _pointwise(windows, source, weights, axis, strides[1:3]) if groups == 1 and not is_transposed else None
     if product is not None and lower_by_library(lowering, group, product, axis):
         return
-    tail = Tail(lowering, group, _bias(lowering, op), axis)
     channels = source.shape[axis], lowering.shapes[group.anchor.outputs[0].id][axis]
-    dtypes = source.dtype.value, weights.dtype.value
-    call = convolution(
-        source.shape[0], groups, channels, windows, dtypes, strides, tail.program, transposed=is_transposed
-    )
-    tail.emit(call, [source, weights])
+    described = source.shape[0], groups, channels, windows, (source.dtype.value, weights.dtype.value)
+    parts, bias = conv_parts(*described), _bias(lowering, op)
+    if parts == 1:
+        tail = Tail(lowering, group, bias, axis)
+        tail.emit(convolution(*described, strides, tail.program, transposed=is_transposed), [source, weights])
+        return
+    sums = lowering.temporary((parts, *lowering.shapes[group.result]))
+    builder = EltwiseBuilder(sums.shape)
+    builder.store(0, "f32", None, builder.acc())
+    call = convolution(*described, strides, builder.program(), transposed=is_transposed, parts=parts)
+    lowering.launch(call, [source, weights, sums])
+    tail = Tail(lowering, group, bias, axis, sums=[sums.cut(0, part, 1) for part in range(parts)])
+    tail.emit(eltwise(tail.program))
 
 
 @rule("AvgPool", "MaxPool", where=has_small_windows)

@@ -11,13 +11,17 @@ from tests.helpers.cuda_engine import kernels_of, run_partitions
 from tests.helpers.partitions import assert_close, run_reference
 
 
-def compare(driver, gpu, g, y, *texts):
-    """Run a graph of one partition, whose kernel has some texts, and hold the result against the reference."""
+def compare(driver, gpu, g, y, *texts, has_parts=False):
+    """Run a graph of one partition, whose kernel has some texts, and hold the result against the reference.
+
+    A kernel that `has_parts` leaves it to another one to add them.
+    """
     [partition] = g.finish()
     values = random_inputs(g, np.random.default_rng(len(texts[0])))
     expected = run_reference(g.graph.ops, values)
-    [kernel] = kernels_of([partition], {number: value.shape for number, value in expected.items()})
+    kernel, *sums = kernels_of([partition], {number: value.shape for number, value in expected.items()})
     assert [text in kernel.text for text in texts] == [True] * len(texts)
+    assert [other.family for other in sums] == ["eltwise"] * has_parts
     driver.seed(len(values))
     assert_close(run_partitions([partition], values, gpu)[y.id], expected[y.id], y.dtype)
 
@@ -47,12 +51,12 @@ def test_products_in_small_and_large_tiles(driver, gpu, dtype, each):
     compare(driver, gpu, g, g.op("ReLU", product), each)
 
 
-def convolved(kind, outer, dtype):
-    """More terms than a stage has, windows that leave the image, gaps and steps; `outer` channels in each group."""
+def convolved(kind, outer, dtype, inner=4):
+    """More terms than a stage has, windows that leave the image, gaps and steps; channels in each group."""
     g = GraphBuilder(graph=gp.Graph("gpu"))
     windows = {"strides": [2, 1], "dilations": [1, 2], "pads_begin": [1, 0], "pads_end": [0, 2]}
-    weights, layout = ((2 * outer, 4, 3, 2), "OIX") if kind == "Convolution" else ((8, outer, 3, 2), "IOX")
-    operands = g.input((2, 8, 7, 6), dtype), g.input(weights, dtype)
+    weights, layout = ((2 * outer, inner, 3, 2), "OIX") if kind == "Convolution" else ((2 * inner, outer, 3, 2), "IOX")
+    operands = g.input((2, 2 * inner, 7, 6), dtype), g.input(weights, dtype)
     y = g.op(kind, *operands, groups=2, data_format="NCX", weights_format=layout, **windows)
     return g, g.op("ReLU", y)
 
@@ -61,6 +65,22 @@ def convolved(kind, outer, dtype):
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_convolutions_in_tiles(driver, gpu, kind, dtype, each):
     compare(driver, gpu, *convolved(kind, 21, dtype), each, "#define GP_INDEX int\n")
+
+
+@pytest.mark.parametrize("kind", ["Convolution", "ConvTranspose"])
+@pytest.mark.parametrize(("dtype", "inner"), [("f32", 13), ("f32", 32), ("bf16", 61)])
+def test_convolutions_of_many_channels(driver, gpu, kind, dtype, inner, each):
+    compare(driver, gpu, *convolved(kind, 21, dtype, inner), each, "gp_conv_deep")
+
+
+@pytest.mark.parametrize("kind", ["Convolution", "ConvTranspose"])
+@pytest.mark.parametrize("most", [2, 4, 16])
+def test_convolutions_in_parts(driver, gpu, monkeypatch, kind, most):
+    """Of 18 stages: 9 each, parts of 5 and one of 3, parts of 2 and seven without any."""
+    monkeypatch.setattr(image, "_MOST_PARTS", most)
+    monkeypatch.setattr(image, "_PART_STAGES", 1)
+    g, y = convolved(kind, 21, "f32", 48)
+    compare(driver, gpu, g, g.op("Add", y, g.input((2, 42, 1, 1))), "gp_conv_deep", has_parts=True)
 
 
 @pytest.mark.parametrize("kind", ["Convolution", "ConvTranspose"])

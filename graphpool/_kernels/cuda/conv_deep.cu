@@ -1,0 +1,49 @@
+// A convolution of many channels as a matrix product of weights and windows: rows are channels of the result in one
+// group, columns its pixels. A stage of the product has GP_DEPTH channels of one tap, so that a thread finds its place in
+// the source once a stage; the taps of the same channels follow one another, and find them in the cache. The stages of a
+// tile may be those of several blocks, whose sums lie apart.
+
+extern "C" __global__ void GP_KERNEL(const char *src, const char *weights, GP_ARGS, const Params p) {
+    GP_TILE_ROOM;
+    const int side = 16 * GP_EACH;
+    const GP_INDEX pixels = p.dst_d * p.dst_h * p.dst_w, taps = p.kernel_d * p.kernel_h * p.kernel_w;
+    const GP_INDEX outer = p.outer, inner = p.inner, stages = (inner + GP_DEPTH - 1) / GP_DEPTH * taps;
+    const GP_INDEX each = (stages + GP_P(parts) - 1) / GP_P(parts);
+    const long long down = (outer + side - 1) / side, across = (pixels + side - 1) / side;
+    for (long long tile = blockIdx.x; tile < p.batch * p.groups * p.parts * down * across; tile += gridDim.x) {
+        const long long item = tile / across / down, part = item % p.parts, group = item / p.parts % p.groups;
+        const long long image = item / p.parts / p.groups;
+        const long long from = image * p.along_n + group * p.inner * p.along_c, weight = group * p.weight_group;
+        const GP_INDEX first_row = tile / across % down * side, first_col = tile % across * side;
+        const GP_INDEX first = part * each, count = stages - first < each ? stages - first : each;
+        GP_INDEX d = 0, h = 0, w = 0, channels = 0, place = 0, tapped = 0;
+        bool is_inside = false;
+        gp_multiply_tile<GP_EACH>(
+            as, bs, first_row, first_col, outer, pixels, count > 0 ? count * GP_DEPTH : 0,
+            [&](GP_INDEX begin) {
+                const GP_INDEX stage = first + begin / GP_DEPTH, tap = stage % taps, row = tap / GP_P(kernel_w);
+                const GP_INDEX channel = stage / taps * GP_DEPTH;
+                const Term term = gp_term(p, channel, row / GP_P(kernel_h), row % GP_P(kernel_h), tap % GP_P(kernel_w));
+                channels = inner - channel, tapped = term.weights;
+                is_inside = gp_place(p, term, d, h, w, place);
+            },
+            [&](GP_INDEX row, GP_INDEX k) {
+                const GP_INDEX c = k & (GP_DEPTH - 1);
+                if (c >= channels) return 0.0f;
+                return gp_load_weights(weights, weight + (tapped + row * GP_P(weight_outer) + c * GP_P(weight_inner)));
+            },
+            [&](GP_INDEX pixel) {
+                const GP_INDEX row = pixel / GP_P(dst_w);
+                d = GP_START(row / GP_P(dst_h), d), h = GP_START(row % GP_P(dst_h), h);
+                w = GP_START(pixel % GP_P(dst_w), w);
+                return [&](GP_INDEX k) {
+                    const GP_INDEX c = k & (GP_DEPTH - 1);
+                    return is_inside && c < channels ? gp_load_src(src, from + (place + c * GP_P(along_c))) : 0.0f;
+                };
+            },
+            [&](GP_INDEX row, GP_INDEX pixel, float sum) {
+                const long long channel = group * p.outer + row, at = part * p.batch + image;
+                gp_program(p, at * p.dst_n + channel * p.dst_c + pixel * p.dst_pixel, sum, GP_PASSED);
+            });
+    }
+}
