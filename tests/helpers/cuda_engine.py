@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import graphpool as gp
+from graphpool._kernels.cuda import nvrtc
 from graphpool.backends.cuda.backend import lower, settle_ports
 from graphpool.runtime.cuda import modules
 from tests.helpers.cuda_driver import FOLDER_VARIABLE, TestDriver, compile_all_twins
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from graphpool._kernels.cuda.source import CudaKernel
+
+FAST = (b"--Ofast-compile=max",)
+"""Options of NVRTC: the driver reads a cubin's head alone, and `test_cubins.py` has those of graphpool."""
 
 SOURCES_OF_A_LIBRARY = 24
 """Kernels that one run of the compiler takes."""
@@ -62,11 +66,12 @@ class Twins:
     @contextmanager
     def in_use(self) -> Iterator[Twins]:
         """Let engines find them, inside a ``with`` block."""
-        modules.find_cubin = self.find_cubin
+        modules.find_cubin, options = self.find_cubin, nvrtc.OPTIONS
+        nvrtc.OPTIONS = (*options, *FAST)
         try:
             yield self
         finally:
-            modules.find_cubin = self._find_cubin
+            modules.find_cubin, nvrtc.OPTIONS = self._find_cubin, options
 
 
 def kernels_of(partitions: Sequence[gp.Partition], shapes: dict[int, tuple[int, ...]]) -> list[CudaKernel]:

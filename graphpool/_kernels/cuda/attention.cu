@@ -4,7 +4,7 @@
 
 extern "C" __global__ void GP_KERNEL(const char *q, const char *k, const char *v, GP_SCORE_ARGS GP_ARGS,
                                      const Params p) {
-    GP_TILE_ROOM;
+    GP_TILE_ROOM(4, 4);
     __shared__ float scores[GP_TILE][GP_TILE + 1], rates[GP_TILE];
     const int thread = threadIdx.x, across = thread % 16, down = thread / 16, own = thread / 4, part = thread % 4;
     const float least = __uint_as_float(0xff800000u);
@@ -17,7 +17,7 @@ extern "C" __global__ void GP_KERNEL(const char *q, const char *k, const char *v
         for (long long begin = 0; begin < p.keys; begin += GP_TILE) {
             for (int i = 0; i < 4; i++)
                 for (int j = 0; j < 4; j++) scores[down + 16 * i][across + 16 * j] = least;
-            gp_multiply_tile<4>(
+            gp_multiply_tile<4, 4>(
                 as, bs, first_row, begin, p.rows, p.keys, p.depth, [](long long) {},
                 [&](long long row, long long d) { return gp_load_q(q, from_q + row * p.q_row + d * p.q_depth); },
                 [&](long long key) {

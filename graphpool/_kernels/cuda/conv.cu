@@ -2,17 +2,17 @@
 // are channels of the result in one group, columns its pixels.
 
 extern "C" __global__ void GP_KERNEL(const char *src, const char *weights, GP_ARGS, const Params p) {
-    GP_TILE_ROOM;
+    GP_TILE_ROOM(GP_DOWN, GP_ACROSS);
     __shared__ Term terms[2 * GP_DEPTH];  // of the stage that is multiplied, and of that which is read
-    const int side = 16 * GP_EACH;
+    const int high = 16 * GP_DOWN, wide = 16 * GP_ACROSS;
     const GP_INDEX pixels = p.dst_d * p.dst_h * p.dst_w, taps = p.kernel_d * p.kernel_h * p.kernel_w;
     const GP_INDEX outer = p.outer, depth = p.inner * taps;
-    const long long down = (outer + side - 1) / side, across = (pixels + side - 1) / side;
+    const long long down = (outer + high - 1) / high, across = (pixels + wide - 1) / wide;
     for (long long tile = blockIdx.x; tile < p.batch * p.groups * down * across; tile += gridDim.x) {
         const long long image = tile / across / down / p.groups, group = tile / across / down % p.groups;
         const long long from = image * p.along_n + group * p.inner * p.along_c, weight = group * p.weight_group;
-        const GP_INDEX first_row = tile / across % down * side, first_col = tile % across * side;
-        gp_multiply_tile<GP_EACH>(
+        const GP_INDEX first_row = tile / across % down * high, first_col = tile % across * wide;
+        gp_multiply_tile<GP_DOWN, GP_ACROSS>(
             as, bs, first_row, first_col, outer, pixels, depth,
             [&](GP_INDEX begin) {
                 const GP_INDEX k = begin + threadIdx.x, tap = k % taps, row = tap / GP_P(kernel_w);

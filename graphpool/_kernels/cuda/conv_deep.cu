@@ -4,21 +4,21 @@
 // tile may be those of several blocks, whose sums lie apart.
 
 extern "C" __global__ void GP_KERNEL(const char *src, const char *weights, GP_ARGS, const Params p) {
-    GP_TILE_ROOM;
-    const int side = 16 * GP_EACH;
+    GP_TILE_ROOM(GP_DOWN, GP_ACROSS);
+    const int high = 16 * GP_DOWN, wide = 16 * GP_ACROSS;
     const GP_INDEX pixels = p.dst_d * p.dst_h * p.dst_w, taps = p.kernel_d * p.kernel_h * p.kernel_w;
     const GP_INDEX outer = p.outer, inner = p.inner, stages = (inner + GP_DEPTH - 1) / GP_DEPTH * taps;
     const GP_INDEX each = (stages + GP_P(parts) - 1) / GP_P(parts);
-    const long long down = (outer + side - 1) / side, across = (pixels + side - 1) / side;
+    const long long down = (outer + high - 1) / high, across = (pixels + wide - 1) / wide;
     for (long long tile = blockIdx.x; tile < p.batch * p.groups * p.parts * down * across; tile += gridDim.x) {
         const long long item = tile / across / down, part = item % p.parts, group = item / p.parts % p.groups;
         const long long image = item / p.parts / p.groups;
         const long long from = image * p.along_n + group * p.inner * p.along_c, weight = group * p.weight_group;
-        const GP_INDEX first_row = tile / across % down * side, first_col = tile % across * side;
+        const GP_INDEX first_row = tile / across % down * high, first_col = tile % across * wide;
         const GP_INDEX first = part * each, count = stages - first < each ? stages - first : each;
         GP_INDEX d = 0, h = 0, w = 0, channels = 0, place = 0, tapped = 0;
         bool is_inside = false;
-        gp_multiply_tile<GP_EACH>(
+        gp_multiply_tile<GP_DOWN, GP_ACROSS>(
             as, bs, first_row, first_col, outer, pixels, count > 0 ? count * GP_DEPTH : 0,
             [&](GP_INDEX begin) {
                 const GP_INDEX stage = first + begin / GP_DEPTH, tap = stage % taps, row = tap / GP_P(kernel_w);

@@ -1,10 +1,10 @@
-// A tile of a matrix product of bf16 in f32 by tensor cores: 16 EACH x 16 EACH sums by 8 warps, operands staged 32
+// A tile of a matrix product of bf16 in f32 by tensor cores: 16 DOWN x 16 ACROSS sums by 8 warps, operands staged 32
 // columns at a time, two in a word.
 
-#define GP_TILE 64
 #define GP_DEPTH 32
 #define GP_TILE_THREADS 256
-#define GP_TILE_ROOM __shared__ unsigned as[GP_TILE][GP_DEPTH / 2 + 4], bs[GP_TILE][GP_DEPTH / 2 + 4]
+#define GP_TILE_ROOM(down, across) \
+    __shared__ unsigned as[16 * (down)][GP_DEPTH / 2 + 4], bs[16 * (across)][GP_DEPTH / 2 + 4]
 
 #ifdef __CUDA_ARCH__
 // Adds the product of 16 x 16 and 16 x 8 to 16 x 8 sums, which lie as PTX says of mma.m16n8k16.
@@ -22,26 +22,29 @@ static __device__ __forceinline__ unsigned gp_pack(float low, float high) {
     return __float_as_uint(low) >> 16 | (__float_as_uint(high) & 0xffff0000u);
 }
 
-// As in gp_tile.cuh; `as` has rows, `bs` columns. A warp has 16 rows and 2 EACH EACH columns.
-template <int EACH, class I, class Prepare, class A, class B, class Done>
+// As in gp_tile.cuh; `as` has rows, `bs` columns. A warp has 16 rows and 2 DOWN ACROSS columns.
+template <int DOWN, int ACROSS, class I, class Prepare, class A, class B, class Done>
 static __device__ __forceinline__ void gp_multiply_tile(
     unsigned (*as)[GP_DEPTH / 2 + 4], unsigned (*bs)[GP_DEPTH / 2 + 4], I first_row, I first_col,
     I rows, I cols, I depth, const Prepare &prepare, const A &a, const B &b,
     const Done &done) {
-    const int words = GP_DEPTH / 2, tile = 16 * EACH, wide = EACH * EACH / 4, each = tile * words / GP_TILE_THREADS;
+    const int words = GP_DEPTH / 2, tile = 16 * ACROSS, wide = DOWN * ACROSS / 4;
     const int thread = threadIdx.x, warp = thread / 32, group = thread % 32 / 4, pair = thread % 4;
-    const int top = warp % EACH * 16, first = warp / EACH * 8 * wide;
+    const int top = warp % DOWN * 16, first = warp / DOWN * 8 * wide;
     const I col = first_col + thread % tile;
     const auto column = b(col);
     float sums[wide][4] = {};
-    unsigned left[each], right[each];
+    unsigned left[DOWN], right[ACROSS];
     const auto read = [&](I begin) {
 #pragma unroll
-        for (int i = 0; i < each; i++) {
+        for (int i = 0; i < DOWN; i++) {
             const I row = first_row + thread / words + GP_TILE_THREADS / words * i;
             const I k = begin + 2 * (thread % words);
             const float low = row < rows && k < depth ? a(row, k) : 0.0f;
             left[i] = gp_pack(low, row < rows && k + 1 < depth ? a(row, k + 1) : 0.0f);
+        }
+#pragma unroll
+        for (int i = 0; i < ACROSS; i++) {
             const I other = begin + 2 * (thread / tile + i * (GP_TILE_THREADS / tile));
             const float down = col < cols && other < depth ? column(other) : 0.0f;
             right[i] = gp_pack(down, col < cols && other + 1 < depth ? column(other + 1) : 0.0f);
@@ -52,10 +55,10 @@ static __device__ __forceinline__ void gp_multiply_tile(
     read(0);
     for (I begin = 0; begin < depth; begin += GP_DEPTH) {
 #pragma unroll
-        for (int i = 0; i < each; i++) {
-            as[thread / words + GP_TILE_THREADS / words * i][thread % words] = left[i];
+        for (int i = 0; i < DOWN; i++) as[thread / words + GP_TILE_THREADS / words * i][thread % words] = left[i];
+#pragma unroll
+        for (int i = 0; i < ACROSS; i++)
             bs[thread % tile][thread / tile + i * (GP_TILE_THREADS / tile)] = right[i];
-        }
         prepare(begin + GP_DEPTH);
         __syncthreads();
         read(begin + GP_DEPTH);

@@ -1,28 +1,33 @@
-// A tile of a matrix product in f32: 16 x 16 threads of EACH x EACH sums, operands staged 16 columns at a time.
+// A tile of a matrix product in f32: 16 x 16 threads of DOWN x ACROSS sums, operands staged 16 columns at a time.
 
 #define GP_TILE 64
 #define GP_DEPTH 16
 #define GP_TILE_THREADS 256
-#define GP_TILE_ROOM alignas(16) __shared__ float as[GP_DEPTH][GP_TILE + 4], bs[GP_DEPTH][GP_TILE]
+#define GP_TILE_ROOM(down, across) \
+    alignas(16) __shared__ float as[GP_DEPTH][16 * (down) + 4], bs[GP_DEPTH][16 * (across)]
 
 // Sums over k in [0, depth) of a(row, k) * b(col)(k) go to done(row, col, sum), for rows and columns of the tile that
-// are less than `rows` and `cols`; a tile has 16 EACH of both, EACH is 2 or 4. b(col) is asked once, for the column
+// are less than `rows` and `cols`; a tile has 16 DOWN rows and 16 ACROSS columns. b(col) is asked once, for the column
 // that a thread stages. All threads call prepare(k) before k to k + GP_DEPTH - 1 are read, a barrier between. The next
 // columns are read from memory while those before are multiplied. `as` and `bs` are shared memory, which may be used
 // again at once.
-template <int EACH, class I, class Prepare, class A, class B, class Done>
+template <int DOWN, int ACROSS, class I, class Prepare, class A, class B, class Done>
 static __device__ __forceinline__ void gp_multiply_tile(
-    float (*as)[GP_TILE + 4], float (*bs)[GP_TILE], I first_row, I first_col, I rows, I cols, I depth,
+    float (*as)[16 * DOWN + 4], float (*bs)[16 * ACROSS], I first_row, I first_col, I rows, I cols, I depth,
     const Prepare &prepare, const A &a, const B &b, const Done &done) {
-    const int thread = threadIdx.x, across = thread % 16 * EACH, down = thread / 16 * EACH, tile = 16 * EACH;
+    const int thread = threadIdx.x, tile = 16 * ACROSS;
+    const int across = thread % 16 * (ACROSS < 4 ? ACROSS : 4), down = thread / 16 * (DOWN < 4 ? DOWN : 4);
     const I col = first_col + thread % tile;
     const auto column = b(col);
-    float sums[EACH][EACH] = {}, left[EACH], right[EACH];
+    float sums[DOWN][ACROSS] = {}, left[DOWN], right[ACROSS];
     const auto read = [&](I begin) {
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
+        for (int i = 0; i < DOWN; i++) {
             const I row = first_row + thread / GP_DEPTH + 16 * i, k = begin + thread % GP_DEPTH;
             left[i] = row < rows && k < depth ? a(row, k) : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < ACROSS; i++) {
             const I other = begin + thread / tile + i * (GP_TILE_THREADS / tile);
             right[i] = col < cols && other < depth ? column(other) : 0.0f;
         }
@@ -32,26 +37,28 @@ static __device__ __forceinline__ void gp_multiply_tile(
     read(0);
     for (I begin = 0; begin < depth; begin += GP_DEPTH) {
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            as[thread % GP_DEPTH][thread / GP_DEPTH + 16 * i] = left[i];
+        for (int i = 0; i < DOWN; i++) as[thread % GP_DEPTH][thread / GP_DEPTH + 16 * i] = left[i];
+#pragma unroll
+        for (int i = 0; i < ACROSS; i++)
             bs[thread / tile + i * (GP_TILE_THREADS / tile)][thread % tile] = right[i];
-        }
         prepare(begin + GP_DEPTH);
         __syncthreads();
         read(begin + GP_DEPTH);
 #pragma unroll
         for (int k = 0; k < GP_DEPTH; k++) {
-            float x[EACH], y[EACH];
-            for (int i = 0; i < EACH; i++) x[i] = as[k][down + i];
-            for (int j = 0; j < EACH; j++) y[j] = bs[k][across + j];
-            for (int i = 0; i < EACH; i++)
-                for (int j = 0; j < EACH; j++) sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
+            float x[DOWN], y[ACROSS];
+            for (int i = 0; i < DOWN; i++) x[i] = as[k][down + i / 4 * 64 + i % 4];
+            for (int j = 0; j < ACROSS; j++) y[j] = bs[k][across + j / 4 * 64 + j % 4];
+            for (int i = 0; i < DOWN; i++)
+                for (int j = 0; j < ACROSS; j++) sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
         }
         __syncthreads();
     }
-    for (int i = 0; i < EACH; i++)
-        for (int j = 0; j < EACH; j++) {
-            const I row = first_row + down + i, to = first_col + across + j;
+#pragma unroll
+    for (int i = 0; i < DOWN; i++)
+#pragma unroll
+        for (int j = 0; j < ACROSS; j++) {
+            const I row = first_row + down + i / 4 * 64 + i % 4, to = first_col + across + j / 4 * 64 + j % 4;
             if (row < rows && to < cols) done(row, to, sums[i][j]);
         }
 }

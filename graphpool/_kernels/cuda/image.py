@@ -132,8 +132,7 @@ def convolution(
     else:
         is_deep = _stages(inner, windows, dtypes) > 0
         source = KernelSource("conv_deep" if is_deep else "conv", tile_header(*dtypes))
-        each, blocks = tiles(batch * groups * parts, outer, pixels)
-        source.define(GP_EACH=str(each))
+        blocks = tiles(source, batch * groups * parts, outer, pixels)
         source.numbers(parts=parts)
     source.numbers(
         batch=batch, groups=groups, inner=inner, outer=outer,

@@ -23,11 +23,14 @@ __all__ = [
 TILE_THREADS = 256
 """Of ``gp_tile.cuh``: threads of the block that computes a tile."""
 
-_TILES = 4, 2
-"""Sums of a thread along each axis of a tile, of which it has 16 times as many rows and columns."""
+_TILES = (8, 8), (4, 8), (4, 4), (2, 2)
+"""Sums of a thread down and across a tile, which has 16 times as many rows and columns; the largest first."""
 _INDEX_ROOM = 1 << 16  # tiles and stages go beyond the end
 _MOST_TILES = 128
 """More of them than this leave no multiprocessor of a large device idle, so that they may be the larger ones."""
+
+_MOST_COMPUTED = 1.3
+"""Sums of tiles by sums that are wanted, for tiles that are not the smallest."""
 
 _ELTWISE_THREADS = 256
 
@@ -51,22 +54,27 @@ def index_type(*reached: Sequence[tuple[int, int]]) -> str:
     return "int" if most < 2**31 - _INDEX_ROOM else "long long"
 
 
-def tiles(count: int, rows: int, cols: int) -> tuple[int, int]:
-    """Sums of a thread along an axis, and tiles of `count` products of so many rows and columns.
+def tiles(source: KernelSource, count: int, rows: int, cols: int) -> int:
+    """Define the tiles of `count` products of so many rows and columns: how many there are.
 
-    Small tiles where large ones would be few: a device has some hundred multiprocessors.
+    Small tiles where large ones would be few, since a device has some hundred multiprocessors, or mostly empty.
     """
-    for each in _TILES:
-        found = count * -(-rows // (16 * each)) * -(-cols // (16 * each))
-        if found >= _MOST_TILES:
+    for down, across in _TILES:
+        found = _count_tiles(count, rows, cols, down, across)
+        computed = 256 * down * across * found
+        if found >= _MOST_TILES and computed <= _MOST_COMPUTED * count * rows * cols:
             break
-    return each, found
+    source.define(GP_DOWN=str(down), GP_ACROSS=str(across))
+    return found
+
+
+def _count_tiles(count: int, rows: int, cols: int, down: int, across: int) -> int:
+    return count * -(-rows // (16 * down)) * -(-cols // (16 * across))
 
 
 def are_few(count: int, rows: int, cols: int) -> bool:
     """Whether large tiles of so many products leave multiprocessors of a large device idle."""
-    side = 16 * _TILES[0]
-    return count * -(-rows // side) * -(-cols // side) < _MOST_TILES
+    return _count_tiles(count, rows, cols, 4, 4) < _MOST_TILES
 
 
 def eltwise(program: Program) -> CudaCall:
@@ -99,10 +107,10 @@ def matmul(
         source.load(name, dtype)
         source.view(f"batch_{name}", batch, strides[:-2])
         source.numbers(**dict(zip(axes, strides[-2:], strict=True)))
-    each, blocks = tiles(count, rows, cols)
+    blocks = tiles(source, count, rows, cols)
     of_a, of_b = ((sizes, at[1][-2:]) for sizes, at in (((rows, depth), a), ((depth, cols), b)))
     reached = [tuple(zip(*axes, strict=True)) for axes in (((rows, cols), (1, 1)), of_a, of_b)]
-    source.define(GP_EACH=str(each), GP_INDEX=index_type(*reached))
+    source.define(GP_INDEX=index_type(*reached))
     nargs = 2 + add_program(source, program)
     return source.build(nargs, blocks, TILE_THREADS)
 

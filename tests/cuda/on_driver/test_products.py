@@ -37,18 +37,19 @@ def test_products_of_bf16(driver, gpu, sizes, turned):
     compare(driver, gpu, g, g.op("ReLU", product), "mma.sync")
 
 
-@pytest.fixture(params=[2, 4], ids=["small", "large"])
-def each(request, monkeypatch):
-    """Sums of a thread along an axis: few products take small tiles unless few are enough for large ones."""
-    monkeypatch.setattr(products, "_MOST_TILES", 128 if request.param == 2 else 1)
-    return f"#define GP_EACH {request.param}\n"
+@pytest.fixture(params=products._TILES, ids=str)
+def tile(request, monkeypatch):
+    """Sums of a thread down and across: any tile, whatever the sizes."""
+    down, across = request.param
+    monkeypatch.setattr(products, "_TILES", (request.param,))
+    return f"#define GP_DOWN {down}\n#define GP_ACROSS {across}\n"
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_products_in_small_and_large_tiles(driver, gpu, dtype, each):
+def test_products_in_small_and_large_tiles(driver, gpu, dtype, tile):
     g = GraphBuilder(graph=gp.Graph("gpu"))
     product = g.op("MatMul", g.input((2, 19, 37), dtype), g.input((37, 35), dtype))
-    compare(driver, gpu, g, g.op("ReLU", product), each)
+    compare(driver, gpu, g, g.op("ReLU", product), tile)
 
 
 def convolved(kind, outer, dtype, inner=4):
@@ -63,14 +64,14 @@ def convolved(kind, outer, dtype, inner=4):
 
 @pytest.mark.parametrize("kind", ["Convolution", "ConvTranspose"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_convolutions_in_tiles(driver, gpu, kind, dtype, each):
-    compare(driver, gpu, *convolved(kind, 21, dtype), each, "#define GP_INDEX int\n")
+def test_convolutions_in_tiles(driver, gpu, kind, dtype, tile):
+    compare(driver, gpu, *convolved(kind, 21, dtype), tile, "#define GP_INDEX int\n")
 
 
 @pytest.mark.parametrize("kind", ["Convolution", "ConvTranspose"])
 @pytest.mark.parametrize(("dtype", "inner"), [("f32", 13), ("f32", 32), ("bf16", 61)])
-def test_convolutions_of_many_channels(driver, gpu, kind, dtype, inner, each):
-    compare(driver, gpu, *convolved(kind, 21, dtype, inner), each, "gp_conv_deep")
+def test_convolutions_of_many_channels(driver, gpu, kind, dtype, inner, tile):
+    compare(driver, gpu, *convolved(kind, 21, dtype, inner), tile, "gp_conv_deep")
 
 
 @pytest.mark.parametrize("kind", ["Convolution", "ConvTranspose"])
