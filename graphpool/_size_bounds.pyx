@@ -12,7 +12,7 @@ from libc.stdlib cimport calloc, free, malloc
 from graphpool._size_program cimport SizeProgram
 from graphpool._sizes cimport (
     ADD, CONSTANT, EQUAL, FLOORDIV, LESS, LESS_EQUAL, MAX, MIN, MOD, MUL, REAL_CONSTANT, REAL_DIV, REAL_EQUAL,
-    REAL_LESS, REAL_OF, SUB, SYMBOL, Size, Term, as_bits, as_real, calculate, calculate_real, is_exact
+    REAL_LESS, REAL_OF, SCALED, SUB, SYMBOL, Size, Term, as_bits, as_real, calculate, calculate_real, is_exact
 )
 
 from graphpool.errors import StateError, explain
@@ -158,8 +158,8 @@ cdef int bound(Term term, const Span *spans, Span *found) noexcept nogil:
         return combine(term.kind, a.least, b.least, &found.least) | combine(term.kind, a.most, b.most, &found.most)
     if term.kind == SUB:
         return combine(SUB, a.least, b.most, &found.least) | combine(SUB, a.most, b.least, &found.most)
-    if term.kind == MUL:
-        return corners(MUL, a, b, found)
+    if term.kind == MUL or term.kind == SCALED:     # a factor is constant
+        return corners(term.kind, a, b, found)
     if term.kind == FLOORDIV:
         return 1 if b.least <= 0 <= b.most else corners(FLOORDIV, a, b, found)
     if term.kind == MOD:

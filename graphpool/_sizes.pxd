@@ -1,3 +1,4 @@
+from libc.math cimport floor as real_floor
 from libc.stdint cimport INT64_MIN, int32_t, int64_t
 from libc.string cimport memcpy
 
@@ -16,10 +17,27 @@ cdef extern from *:
 
 
 cdef enum:
-    SYMBOL, CONSTANT, ADD, SUB, MUL, FLOORDIV, MOD, MIN, MAX    # integer terms
+    SYMBOL, CONSTANT, ADD, SUB, MUL, FLOORDIV, MOD, MIN, MAX, SCALED    # integer terms
     REAL_CONSTANT, REAL_OF, REAL_ADD, REAL_SUB, REAL_MUL, REAL_DIV      # terms in double precision
     LESS, LESS_EQUAL, EQUAL                                     # checks
     REAL_LESS, REAL_LESS_EQUAL, REAL_EQUAL
+
+
+cdef inline float as_factor(int64_t bits) noexcept nogil:
+    """The float32 whose bits these are."""
+    cdef int32_t narrow = <int32_t>bits
+    cdef float value
+    memcpy(&value, &narrow, 4)
+    return value
+
+
+cdef inline int64_t scale(int64_t a, float factor, int64_t *result) noexcept nogil:
+    """The floor of a product as float32 has it; 0, or -1 where that is beyond 63 bits or no number."""
+    cdef float product = <float>a * factor
+    if not -(<int64_t>1 << 62) <= product <= <int64_t>1 << 62:
+        return -1
+    result[0] = <int64_t>real_floor(product)
+    return 0
 
 
 cdef inline int64_t calculate(int64_t kind, int64_t a, int64_t b, int64_t *result) noexcept nogil:
@@ -33,6 +51,8 @@ cdef inline int64_t calculate(int64_t kind, int64_t a, int64_t b, int64_t *resul
     if kind == MIN or kind == MAX:
         result[0] = a if (a < b) == (kind == MIN) else b
         return 0
+    if kind == SCALED:
+        return scale(a, as_factor(b), result)
     if b == 0 or (a == INT64_MIN and b == -1):
         return -1
     result[0] = a % b if kind == MOD else a // b

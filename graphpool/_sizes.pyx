@@ -12,13 +12,16 @@ Source: the symbolic integers of PyTorch (torch.SymInt: hints, guards) in idea.
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
 
 from math import ceil, floor
 from operator import index
 
 from graphpool.errors import StateError, explain
 
-__all__ = ["Preference", "Real", "Size", "Trace", "as_size", "hint_of", "is_variable", "key_of", "largest", "least"]
+__all__ = [
+    "Preference", "Real", "Size", "Trace", "as_size", "hint_of", "is_variable", "key_of", "largest", "least", "scaled"
+]
 
 
 _END = 2**63
@@ -255,6 +258,8 @@ cdef class Trace:
             return self.text(found.a, depth)
         if depth == 0:
             return "..."
+        if found.kind == SCALED:
+            return f"floor({self.text(found.a, depth - 1)} * {as_factor(self.hints[found.b]):.9g})"
         a, b = self.text(found.a, depth - 1), self.text(found.b, depth - 1)
         if found.kind == MIN or found.kind == MAX:
             return f"{'min' if found.kind == MIN else 'max'}({a}, {b})"
@@ -717,3 +722,23 @@ def least(x, y):
 def largest(x, y):
     """The larger of two sizes or ints, as a term instead of a decision."""
     return operate(MAX, x, y) if type(x) is Size or type(y) is Size else max(x, y)
+
+
+def scaled(x, float factor):
+    """The floor of a size or int times a factor, as float32 has the product: the size that ONNX's scales give.
+
+    Raises
+    ------
+    OverflowError
+        It is beyond 63 bits, or no number.
+    """
+    cdef Trace trace
+    cdef int64_t value = hint_of(x), result = 0
+    cdef int32_t bits
+    memcpy(&bits, &factor, 4)
+    if scale(value, factor, &result):
+        raise OverflowError("size beyond 64 bits")
+    if type(x) is not Size:
+        return result
+    trace = (<Size>x).trace
+    return new_size(trace, trace.put(SCALED, (<Size>x).term, trace.constant(bits), result))

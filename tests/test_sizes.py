@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphpool._size_program import SizeProgram
-from graphpool._sizes import Real, Size, Trace, hint_of, is_variable, key_of, largest, least
+from graphpool._sizes import Real, Size, Trace, hint_of, is_variable, key_of, largest, least, scaled
 from graphpool.errors import StateError
 
 END = 2**63
@@ -84,6 +84,7 @@ STEPS = {
     "index": pinned(operator.index),
     "least": lambda run, x, y, c: least(x, y) if not {float, Real} & {type(x), type(y)} else x,
     "largest": lambda run, x, y, c: largest(x, y) if not {float, Real} & {type(x), type(y)} else x,
+    "scaled": lambda run, x, y, c: scaled(x, c / 10) if not isinstance(x, (float, Real)) else x,
 }  # fmt: skip
 RARE = ("int", "hash", "range", "format", "%d", "index", "==", "bool")
 """What fixes sizes: programs with much of it would accept nothing else."""
@@ -367,6 +368,31 @@ def test_text_of_terms_that_share_parts_stays_short():
     assert len(repr(a)) < 10_000
     assert bool(a == 1)
     assert all(len(line) < 10_000 for line in trace.conditions())
+
+
+@pytest.mark.parametrize("factor", [0.6, 0.7, 1 / 3, 2.3, 0.1, 1e-8, 7.0])
+def test_scaled_sizes_are_rounded_as_float32_rounds_them(factor):
+    trace = Trace()
+    size = scaled(trace.symbol(10), factor)
+    assert is_variable(size)
+    program = SizeProgram(trace)
+    for n in (0, 1, 3, 5, 7, 10, 49, 1000, 99_991, 2**24 + 1):
+        wanted = int(np.floor(np.float32(n) * np.float32(factor)))
+        assert scaled(n, factor) == wanted
+        assert program.compute([n]).of(size) == wanted
+
+
+@pytest.mark.parametrize("factor", [1e30, -1e30, float("nan"), float("inf")])
+def test_scaled_sizes_beyond_64_bits_are_refused(factor):
+    with pytest.raises(OverflowError, match="beyond 64 bits"):
+        scaled(3, factor)
+
+
+def test_scaled_sizes_have_values_within_64_bits():
+    trace = Trace()
+    scaled(trace.symbol(2), 2.0**40)
+    assert SizeProgram(trace).compute([2**20]) is not None
+    assert SizeProgram(trace).compute([2**30]) is None
 
 
 def test_what_comes_to_the_same_is_one_size():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from graphpool._dataclasses import dataclass, replace
-from graphpool._sizes import is_variable
+from graphpool._sizes import is_variable, scaled
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _scaled(number: int, size: int, scale: float) -> _Axis:
     """
     above, below = float(scale).as_integer_ratio()
     if below > _MOST_PARTS:
-        return _rounded(number, int(size), int(np.floor(np.float32(int(size)) * np.float32(scale))), scale)
+        return _rounded(number, size, scaled(size, scale), scale)
     is_exact = size > 0 and size * above % below == 0
     return _Axis(number, size, size * above // below, None if is_exact else scale)
 
@@ -301,13 +301,37 @@ def _along_axes_nearest(n: NodeView, axes: Sequence[_Axis], options: _Options) -
 
 
 def _indices(n: NodeView, axis: _Axis, options: _Options) -> Value:
-    """The nearest elements: computed where sizes may vary and one division does, else a table."""
-    is_floor = axis.given is None and (options.coordinates, options.nearest_mode) == ("asymmetric", "floor")
-    if not is_floor or not _varies(axis):
+    """The nearest elements, as `_Options.indices`: computed where sizes may vary, else a table."""
+    if not _varies(axis) or not _has_places(axis, options):
         return n.builder.literal(options.indices(axis), DataType.S64)
-    sizes = [n.count(size, DataType.F32) for size in (axis.target, axis.size)]
-    places = n.emit("Divide", n.cast(n.builder.positions(axis.target), DataType.F32), n.emit("Divide", *sizes))
-    return n.emit("Minimum", n.cast(places, DataType.S64), n.count(axis.size - 1))
+    x, mode = _places(n, axis, options, DataType.F32), options.nearest_mode
+    element = n.cast(n.emit("Ceil" if mode == "ceil" else "Floor", x), DataType.S64)
+    if mode.startswith("round"):
+        rest = n.emit("Subtract", x, n.emit("Floor", x))
+        if mode == "round_prefer_ceil":
+            [is_next] = n.emit_several("LessEqual", [DataType.BOOLEAN], n.literal(0.5 - _TIE, rest), rest)
+        else:
+            [is_next] = n.emit_several("Greater", [DataType.BOOLEAN], rest, n.literal(0.5 + _TIE, rest))
+        element = n.emit("Add", element, n.cast(is_next, DataType.S64))
+    return n.emit("Minimum", n.emit("Maximum", element, n.count(0)), n.count(axis.size - 1))
+
+
+def _has_places(axis: _Axis, options: _Options) -> bool:
+    """Whether `_places` knows the coordinates."""
+    if options.coordinates == "pytorch_half_pixel":
+        return axis.target > 1
+    return options.coordinates in ("asymmetric", "half_pixel")
+
+
+def _places(n: NodeView, axis: _Axis, options: _Options, dtype: DataType) -> Value:
+    """As `_Options.places`, for any sizes."""
+    row = n.cast(n.builder.positions(axis.target), dtype)
+    sizes = [n.count(size, dtype) for size in (axis.target, axis.size)]
+    scale = n.emit("Divide", *sizes) if axis.given is None else n.literal(axis.given, row)
+    if options.coordinates == "asymmetric":
+        return n.emit("Divide", row, scale)
+    half = n.literal(0.5, row)
+    return n.emit("Subtract", n.emit("Divide", n.emit("Add", row, half), scale), half)
 
 
 def _along_axes_weighted(n: NodeView, axes: Sequence[_Axis], options: _Options) -> Value:
@@ -331,9 +355,11 @@ def _varies(axis: _Axis) -> bool:
 
 
 def _are_fractions(axis: _Axis, options: _Options) -> bool:
-    """Whether places follow from integers, and weights from how far they lie behind an element."""
-    if axis.given is not None or options.exclude_outside or (options.antialias and axis.target < axis.size):
+    """Whether places follow from integers or a scale, and weights from how far they lie behind an element."""
+    if options.exclude_outside or (options.antialias and (axis.target < axis.size or (axis.given or 1) < 1)):
         return False
+    if axis.given is not None:
+        return _has_places(axis, options)
     return axis.target > 1 and options.coordinates in ("asymmetric", "align_corners", *_CENTRED)
 
 
@@ -343,7 +369,23 @@ _CENTRED = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
 
 def _weigh_neighbours(n: NodeView, value: Value, axis: _Axis, options: _Options) -> Value:
     """Weighted sums along an axis, for any sizes: each place is an element and a fraction of the way to the next."""
+    element, fraction, shift = _elements(n, axis, options)
+    fraction = n.reshape(fraction, (*[1] * axis.number, axis.target, *[1] * (len(value.shape) - axis.number - 1)))
+    terms = []
+    for tap, weight in _neighbours(n, fraction, options):
+        place = n.emit("Maximum", n.emit("Add", element, n.count(tap - shift)), n.count(0))
+        place = n.emit("Minimum", place, n.count(axis.size - 1))
+        terms.append(n.emit("Multiply", n.emit("Gather", value, place, axis=axis.number), weight))
+    return reduce(lambda total, term: n.emit("Add", total, term), terms)
+
+
+def _elements(n: NodeView, axis: _Axis, options: _Options) -> tuple[Value, Value, int]:
+    """An element for each place, the fraction of the way to the next one, of f32, and how far the element is behind."""
     size, target = axis.size, axis.target
+    if axis.given is not None:
+        x = _places(n, axis, options, DataType.F64)
+        element = n.emit("Floor", x)
+        return n.cast(element, DataType.S64), n.cast(n.emit("Subtract", x, element), DataType.F32), 0
     row = n.cast(n.builder.positions(target), DataType.S64)
     if options.coordinates == "asymmetric":
         above, below = n.emit("Multiply", row, n.count(size)), target
@@ -352,18 +394,10 @@ def _weigh_neighbours(n: NodeView, value: Value, axis: _Axis, options: _Options)
     else:  # ((2 row + 1) size - target) / (2 target), one element further to be positive
         above = n.emit("Add", n.emit("Multiply", row, n.count(2 * size)), n.count(size + target))
         below = 2 * target
-    shift = int(options.coordinates in _CENTRED)
     element = n.emit("Divide", above, n.count(below))
     rest = n.emit("Subtract", above, n.emit("Multiply", element, n.count(below)))
-    shape = (*[1] * axis.number, target, *[1] * (len(value.shape) - axis.number - 1))
     fraction = n.emit("Divide", n.cast(rest, DataType.F32), n.count(below, DataType.F32))
-    fraction = n.reshape(fraction, shape)
-    terms = []
-    for tap, weight in _neighbours(n, fraction, options):
-        place = n.emit("Maximum", n.emit("Add", element, n.count(tap - shift)), n.count(0))
-        place = n.emit("Minimum", place, n.count(size - 1))
-        terms.append(n.emit("Multiply", n.emit("Gather", value, place, axis=axis.number), weight))
-    return reduce(lambda total, term: n.emit("Add", total, term), terms)
+    return element, fraction, int(options.coordinates in _CENTRED)
 
 
 def _neighbours(n: NodeView, t: Value, options: _Options) -> list[tuple[int, Value]]:

@@ -147,6 +147,36 @@ def test_any_sizes_of_one_compilation(mode, coordinates):
         assert model.stats().compilations <= 2
 
 
+@pytest.mark.parametrize("scale", [0.6, 1.7, 1 / 3])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "pytorch_half_pixel"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"mode": "linear"}, {"mode": "cubic"}, {"nearest_mode": "floor"}, {"nearest_mode": "ceil"},
+        {"nearest_mode": "round_prefer_floor"}, {"nearest_mode": "round_prefer_ceil"},
+    ],
+)  # fmt: skip
+def test_any_size_by_a_scale_that_is_no_fraction(attributes, coordinates, scale):
+    node = helper.make_node(
+        "Resize", ["x", "", "scales"], ["y"], coordinate_transformation_mode=coordinates, **attributes
+    )
+
+    def resized(height, width):
+        ports = [helper.make_tensor_value_info(*port) for port in (("x", 1, [1, 2, height, width]), ("y", 1, None))]
+        scales = helper.make_tensor("scales", 1, [4], [1, 1, scale, scale])
+        graph = helper.make_graph([node], "g", ports[:1], ports[1:], [scales])
+        file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+        return gp.onnx.load(file.SerializeToString(), fallback=False)
+
+    with resized("h", "w") as model:
+        for size in ((10, 20), (11, 9), (17, 30), (35, 8)):
+            x = random_array((1, 2, *size))
+            with resized(*size) as fixed:
+                wanted = fixed.run({"x": x})["y"]
+            np.testing.assert_allclose(model.run({"x": x})["y"], wanted, atol=1e-6 if "mode" in attributes else 0)
+        assert model.stats().compilations == 1
+
+
 def line_model(size, scale=None, target=None, **attributes):
     """A Resize of (1, 1, size)."""
     values = [None, None, np.array([1, 1, scale], "float32"), None]
