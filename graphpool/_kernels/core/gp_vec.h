@@ -35,6 +35,11 @@
 typedef float gp_vf __attribute__((vector_size(4 * GP_VL)));
 typedef int32_t gp_vi __attribute__((vector_size(4 * GP_VL)));
 
+GP_INLINE int64_t gp_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 GP_INLINE int64_t gp_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;

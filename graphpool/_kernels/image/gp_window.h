@@ -26,7 +26,6 @@ typedef struct {
 
 static inline int64_t gp_floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
-static inline int64_t gp_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Input coordinate that result `o` reads through tap `k` along an axis; -1 where it reads padding. A transposed window
  * turns round which side is strided. */

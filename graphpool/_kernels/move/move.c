@@ -1,4 +1,4 @@
-/* Kernels that only move elements: strided copy, concatenation, positions along an axis. */
+/* Kernels that only move elements: strided copy, concatenation, triangles, positions along an axis. */
 #include "core/gp_kernel.h"
 #include "core/gp_vec.h"
 
@@ -391,6 +391,35 @@ GP_DEFINE_KERNEL(any_concat)
         concat_part(p, args, at / p->row_nbytes, 0, last - at);
 }
 
+/* ---- triangle: args src, dst (both dense matrices, one behind the other) ---- */
+
+GP_RECORD(triangle_params, {
+    int64_t nrows, height, width; /* rows of all matrices, and the extents of each, in elements */
+    int64_t item_nbytes, task_rows;
+    int64_t diagonal; /* of row r the column r + diagonal is the first that stays, or the last */
+    int64_t is_upper;
+});
+
+GP_DEFINE_KERNEL(any_triangle)
+{
+    const triangle_params *p = params;
+    const int64_t diagonal = gp_min(gp_max(p->diagonal, -p->height), p->width);
+    const int64_t last = gp_min(end * p->task_rows, p->nrows), nbytes = p->width * p->item_nbytes;
+    for (int64_t row = begin * p->task_rows; row < last; row++) {
+        const int64_t first = row % p->height + diagonal + !p->is_upper;
+        const int64_t split = gp_min(gp_max(first, 0), p->width) * p->item_nbytes;
+        const char *src = (const char *)args[0] + row * nbytes;
+        char *dst = (char *)args[1] + row * nbytes;
+        if (p->is_upper) {
+            memset(dst, 0, (size_t)split);
+            memcpy(dst + split, src + split, (size_t)(nbytes - split));
+        } else {
+            memcpy(dst, src, (size_t)split);
+            memset(dst + split, 0, (size_t)(nbytes - split));
+        }
+    }
+}
+
 /* ---- gen_index: args dst (s32, dense) ---- */
 
 GP_RECORD(gen_index_params, {
@@ -414,6 +443,7 @@ const gp_kernel_entry GP_KERNEL(move_table)[] = {
     GP_ENTRY(any_copy, copy_params),
     GP_ENTRY(any_concat, concat_params),
     GP_ENTRY(s32_gen_index, gen_index_params),
+    GP_ENTRY(any_triangle, triangle_params),
     GP_NUMBER(GP_TURN),
     GP_NUMBER(GP_FEW_PLANES),
     GP_NUMBER(GP_MAX_CONCAT),

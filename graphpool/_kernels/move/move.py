@@ -1,4 +1,4 @@
-"""Kernels that only move elements, whatever their type: strided copy, concatenation, positions."""
+"""Kernels that only move elements, whatever their type: strided copy, concatenation, triangles, positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..core.spaces import collapse, normalise_axis
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["concat", "copy", "gen_index"]
+__all__ = ["concat", "copy", "gen_index", "triangle"]
 
 _MAX_CONCAT = number("GP_MAX_CONCAT")
 
@@ -116,6 +116,24 @@ def gen_index(shape: Sequence[int], axis: int, *, isa: str | None = None) -> Ker
     size, task_size = math.prod(shape), _TASK_NBYTES // 4
     values = {"size": size, "dim": shape[axis], "inner": math.prod(shape[axis + 1 :]), "task_size": task_size}
     return pack("s32_gen_index", values, ntasks=-(-size // task_size), isa=isa)
+
+
+def triangle(
+    shape: Sequence[int], diagonal: int, itemsize: int, *, is_upper: bool, isa: str | None = None
+) -> KernelCall:
+    """Copy the triangle on and above, or below, a diagonal of dense matrices, zeros elsewhere; arguments: src, dst.
+
+    The matrices are the last two axes of `shape`; of row r the column r + `diagonal` is on the diagonal. Elements have
+    1, 2, 4 or 8 bytes (UnsupportedError).
+    """
+    _check_itemsize(itemsize)
+    *batch, height, width = shape
+    nrows, task_rows = math.prod(batch) * height, largest(1, _TASK_NBYTES // (largest(1, width) * itemsize))
+    values = {
+        "nrows": nrows, "height": height, "width": width, "item_nbytes": itemsize, "task_rows": task_rows,
+        "diagonal": diagonal, "is_upper": int(is_upper),
+    }  # fmt: skip
+    return pack("any_triangle", values, ntasks=-(-nrows // task_rows), isa=isa)
 
 
 def _check_itemsize(itemsize: int) -> None:

@@ -6,11 +6,14 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..._kernels.core.spaces import collapse
 from ..._kernels.cuda.image import Windows, conv_parts, convolution, pooling, resampling
 from ..._kernels.cuda.products import eltwise, matmul
 from ..._kernels.cuda.rows import best, norm, reduce, running, softmax
 from ..._kernels.eltwise.eltwise import EltwiseBuilder
+from ..._sizes import largest
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType, dense_strides
 from ..cpu.emit import indexing, movement, parts, quantization  # noqa: F401  (imported for their rules)
@@ -314,12 +317,34 @@ def lower_running(lowering: CudaLowering, group: Group) -> None:
 MOVED = (
     "DynamicDequantize", "Expand", "Gather", "GatherElements", "GatherND", "OneHot", "Pad", "ReverseSequence",
     "RotaryEmbedding", "ScatterElements", "ScatterND", "Slice", "Split", "StaticReshape", "StaticTranspose", "Tile",
-    "Trilu",
 )  # fmt: skip
 """Kinds whose rules are those of the CPU: they take no more than moves, elementwise programs and access by index."""
 
 for _kind in MOVED:
     RULES[_kind] = partial(_lower_alone, CPU_RULES[_kind])
+
+
+def _lower_triangle(lowering: CudaLowering, op: Op) -> None:
+    """A selection by the positions along the last two axes, which no kernel of moves makes."""
+    source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id, any_strides=True)
+    ndim = len(source.shape)
+    height, width = source.shape[-2:]
+    dtype = DataType.S64 if source.dtype is DataType.U64 else source.dtype  # positions have signs, and bits are bits
+    region = Region(lowering, source.shape, register=register_of_type(dtype, max(height, width)))
+    positions = lowering.positions(largest(height, width))
+    rows, columns = (
+        region.load_along(positions.cut(0, 0, dim), axis) for axis, dim in ((ndim - 2, height), (ndim - 1, width))
+    )
+    shift = min(max(op.attrs["k"], -height), width)
+    diagonal = region.binary("add", rows, region.load(lowering.literal(np.array([shift]))))
+    is_kept = region.binary("ge" if op.attrs["upper"] else "le", columns, diagonal)
+    result = region.builder.ternary("select", is_kept, region.load(source), region.builder.const(0.0))
+    region.write(place, result)
+    region.emit("eltwise(Trilu)")
+    lowering.finish(op.outputs[0].id, place)
+
+
+RULES["Trilu"] = partial(_lower_alone, _lower_triangle)
 
 
 @rule("GenIndex")

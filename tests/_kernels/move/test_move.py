@@ -162,3 +162,22 @@ def test_errors():
         move.concat([(1, 2), (1, 3)], 0, 4)
     with pytest.raises(InvalidShapeError, match="no such axis"):
         move.gen_index((2, 3), 2)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("itemsize", ITEMS)
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (5, 7), (7, 5), (2, 3, 40, 41), (2, 300, 500)])
+def test_triangle(shape, itemsize, isa):
+    src = guarded_copy(numbered(shape, itemsize) + 1)
+    for diagonal in (-(2**62), -4, -1, 0, 2, 2**62):
+        for is_upper, expected in ((False, np.tril), (True, np.triu)):
+            out = Guarded(src.nbytes)
+            move.triangle(shape, diagonal, itemsize, is_upper=is_upper, isa=isa)(src, out.bytes)
+            np.testing.assert_array_equal(
+                out.array(src.dtype, shape), expected(src, max(min(diagonal, shape[-1]), -shape[-2]))
+            )
+
+
+def test_triangles_of_other_items_are_refused():
+    with pytest.raises(UnsupportedError, match="item size"):
+        move.triangle((2, 2), 0, 3, is_upper=True)

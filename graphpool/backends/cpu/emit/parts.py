@@ -5,13 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ...._sizes import largest
+from ...._kernels.move.move import triangle
 from ....graph.shapes import slice_part
-from ....typing import MAX_NDIM, DataType
-from ..lower.region import Region, fill
-from ..support import register_of_type, rule
+from ....typing import MAX_NDIM
+from ..lower.region import fill
+from ..support import rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
@@ -148,20 +146,9 @@ def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: in
 
 @rule("Trilu")
 def lower_trilu(lowering: Lowering, op: Op) -> None:
-    """A selection by the positions along the last two axes."""
-    source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id, any_strides=True)
-    ndim = len(source.shape)
-    height, width = source.shape[-2:]
-    dtype = DataType.S64 if source.dtype is DataType.U64 else source.dtype  # positions have signs, and bits are bits
-    region = Region(lowering, source.shape, register=register_of_type(dtype, max(height, width)))
-    positions = lowering.positions(largest(height, width))
-    rows, columns = (
-        region.load_along(positions.cut(0, 0, dim), axis) for axis, dim in ((ndim - 2, height), (ndim - 1, width))
-    )
-    shift = min(max(op.attrs["k"], -height), width)
-    diagonal = region.binary("add", rows, region.load(lowering.literal(np.array([shift]))))
-    is_kept = region.binary("ge" if op.attrs["upper"] else "le", columns, diagonal)
-    result = region.builder.ternary("select", is_kept, region.load(source), region.builder.const(0.0))
-    region.write(place, result)
-    region.emit("eltwise(Trilu)")
+    """Copies of parts of rows."""
+    value, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id)
+    source = lowering.dense(value, value.dtype)
+    call = triangle(source.shape, op.attrs["k"], source.dtype.bits // 8, is_upper=op.attrs["upper"])
+    lowering.emit(call, [source, place])
     lowering.finish(op.outputs[0].id, place)
