@@ -175,6 +175,19 @@ static inline double to_whole(double x, double lo, double hi)
     return x == x ? clamp(rint(x), lo, hi) : 0;
 }
 
+/* The same within 32 bits, to which vectors convert wherever there are any; narrower types are parts of them. */
+static inline int32_t to_s32(double x, double lo, double hi)
+{
+    return (int32_t)to_whole(x, lo, hi);
+}
+
+/* The same from 0 on, without masks: a NaN is not above it. */
+static inline int32_t to_natural(double x, double hi)
+{
+    const double whole = rint(x), least = whole > 0 ? whole : 0;
+    return (int32_t)(least < hi ? least : hi);
+}
+
 static inline int64_t to_s64(double x)
 {
     return x >= 0x1p63 ? INT64_MAX : (int64_t)to_whole(x, -0x1p63, 0x1.fffffffffffffp62);
@@ -206,12 +219,12 @@ static inline float to_odd(double x)
     X(BF16, uint16_t, gp_from_bf16(m), gp_to_bf16(to_odd(v)))                                                          \
     X(F8_E5M2, uint8_t, gp_from_f8_e5m2(m), gp_to_f8_e5m2(to_odd(v)))                                                  \
     X(F8_E4M3, uint8_t, gp_from_f8_e4m3(m), gp_to_f8_e4m3(to_odd(v)))                                                  \
-    X(S8, int8_t, m, to_whole(v, INT8_MIN, INT8_MAX))                                                                  \
-    X(S16, int16_t, m, to_whole(v, INT16_MIN, INT16_MAX))                                                              \
-    X(S32, int32_t, m, to_whole(v, INT32_MIN, INT32_MAX))                                                              \
+    X(S8, int8_t, m, to_s32(v, INT8_MIN, INT8_MAX))                                                                    \
+    X(S16, int16_t, m, to_s32(v, INT16_MIN, INT16_MAX))                                                                \
+    X(S32, int32_t, m, to_s32(v, INT32_MIN, INT32_MAX))                                                                \
     X(S64, int64_t, m, to_s64(v))                                                                                      \
-    X(U8, uint8_t, m, to_whole(v, 0, UINT8_MAX))                                                                       \
-    X(U16, uint16_t, m, to_whole(v, 0, UINT16_MAX))                                                                    \
+    X(U8, uint8_t, m, to_natural(v, UINT8_MAX))                                                                        \
+    X(U16, uint16_t, m, to_natural(v, UINT16_MAX))                                                                     \
     X(U32, uint32_t, m, to_whole(v, 0, UINT32_MAX))                                                                    \
     X(U64, uint64_t, m, to_u64(v))                                                                                     \
     X(BOOLEAN, uint8_t, m != 0, v != 0)
