@@ -21,6 +21,8 @@ UNARY_CASES = {
     "leaky_relu": (lambda x: np.where(x < 0, 0.125 * x, x), 0.125, 0, 1e-7),
     "gelu_erf": (lambda x: 0.5 * x * (1 + special.erf(x / np.sqrt(2))), 0, 0, 3e-7),
     "gelu_tanh": (lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))), 0, 0, 4e-7),
+    "quantize": (lambda x: np.rint(x / 0.25) + 3, 0.25, 3.0, 2e-7),
+    "dequantize": (lambda x: (x - 3) * 0.25, 0.25, 3.0, 2e-7),
     "hard_sigmoid": (lambda x: np.clip(0.25 * x + 0.5, 0, 1), 0.25, 0.5, 2e-7),
     "softplus": (lambda x: np.logaddexp(0, 2 * x) / 2, 0, 2, 4e-7),
     "pow": (lambda x: x**2.5, 0, 2.5, 1e-7),

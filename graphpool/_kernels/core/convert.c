@@ -87,42 +87,52 @@ static void store_f16(const float *restrict src, void *dst, int64_t offset, int6
  * portable loops, which give the same. NaN becomes 0, and a limit above stands in front of conversions, which give the least
  * integer for what is too large. */
 #if defined(__AVX2__)
-static inline __m256i to_integers(const float *src, float hi)
+static inline __m256i to_integers(__m256 x, float hi)
 {
-    const __m256 x = _mm256_loadu_ps(src);
     return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_and_ps(x, _mm256_cmp_ps(x, x, _CMP_ORD_Q)), _mm256_set1_ps(hi)));
 }
 
-static inline int64_t store_bytes(const float *restrict src, char *to, int64_t n, const int is_signed)
+/* round(x / scale) + zero_point of 8 floats if `is_scaled`, else themselves. */
+static inline __m256 scaled(const float *src, float scale, float zero_point, const int is_scaled)
 {
+    const __m256 x = _mm256_loadu_ps(src), by = _mm256_set1_ps(scale), to = _mm256_set1_ps(zero_point);
+    const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return is_scaled ? _mm256_add_ps(_mm256_round_ps(_mm256_div_ps(x, by), nearest), to) : x;
+}
+
+static inline int64_t store_bytes(const float *restrict src, char *to, int64_t n, const int is_signed, float scale,
+                                  float zero_point, const int is_scaled)
+{
+#define GP_SCALED(k) to_integers(scaled(src + i + 8 * (k), scale, zero_point, is_scaled), hi)
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const float hi = is_signed ? 127.0f : 255.0f;
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
-        const __m256i low = _mm256_packs_epi32(to_integers(src + i, hi), to_integers(src + i + 8, hi));
-        const __m256i high = _mm256_packs_epi32(to_integers(src + i + 16, hi), to_integers(src + i + 24, hi));
+        const __m256i low = _mm256_packs_epi32(GP_SCALED(0), GP_SCALED(1));
+        const __m256i high = _mm256_packs_epi32(GP_SCALED(2), GP_SCALED(3));
         const __m256i bytes = is_signed ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
         _mm256_storeu_si256((__m256i *)(to + i), _mm256_permutevar8x32_epi32(bytes, order));
     }
     return i;
 }
 #else
-static inline int64_t store_bytes(const float *src, char *to, int64_t n, const int is_signed)
+static inline int64_t store_bytes(const float *src, char *to, int64_t n, const int is_signed, float scale,
+                                  float zero_point, const int is_scaled)
 {
-    (void)src, (void)to, (void)n, (void)is_signed;
+    (void)src, (void)to, (void)n, (void)is_signed, (void)scale, (void)zero_point, (void)is_scaled;
     return 0;
 }
 #endif
 
 static void store_u8(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
 {
-    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 0) : 0;
+    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 0, 0, 0, 0) : 0;
     store_u8_portable(src + done, dst, offset + done, stride, n - done);
 }
 
 static void store_s8(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
 {
-    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 1) : 0;
+    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 1, 0, 0, 0) : 0;
     store_s8_portable(src + done, dst, offset + done, stride, n - done);
 }
 
@@ -184,4 +194,17 @@ void GP_KERNEL(load_row)(int dtype, float *dst, const void *src, int64_t offset,
 void GP_KERNEL(store_row)(int dtype, const float *src, void *dst, int64_t offset, int64_t stride, int64_t n)
 {
     STORES[dtype](src, dst, offset, stride, n);
+}
+
+void GP_KERNEL(quantize_row)(int dtype, const float *src, char *dst, int64_t n, float scale, float zero_point)
+{
+    int64_t i = dtype == GP_U8 ? store_bytes(src, dst, n, 0, scale, zero_point, 1)
+                               : store_bytes(src, dst, n, 1, scale, zero_point, 1);
+    for (; i < n; i += 64) {
+        const int64_t count = n - i < 64 ? n - i : 64;
+        float part[64];
+        for (int64_t k = 0; k < count; k++)
+            part[k] = rintf(src[i + k] / scale) + zero_point;
+        STORES[dtype](part, dst, i, 1, count);
+    }
 }

@@ -57,6 +57,8 @@ GP_OP gp_clamp(GP_REG x, GP_REG low, GP_REG high) {
 GP_OP gp_hard_swish(GP_REG x) { return x * (gp_clamp(x + 3, 0, 6) * ((GP_REG)1 / 6)); }
 GP_OP gp_elu(GP_REG x, GP_REG alpha, GP_REG) { return x < 0 ? alpha * GP_F(expm1)(x) : x; }
 GP_OP gp_leaky_relu(GP_REG x, GP_REG alpha, GP_REG) { return x < 0 ? alpha * x : x; }
+GP_OP gp_quantize(GP_REG x, GP_REG scale, GP_REG zero_point) { return gp_round(x / scale) + zero_point; }
+GP_OP gp_dequantize(GP_REG x, GP_REG scale, GP_REG zero_point) { return (x - zero_point) * scale; }
 GP_OP gp_hard_sigmoid(GP_REG x, GP_REG alpha, GP_REG beta) { return gp_clamp(alpha * x + beta, 0, 1); }
 GP_OP gp_pow_scalar(GP_REG x, GP_REG, GP_REG beta) { return GP_F(pow)(x, beta); }
 GP_OP gp_is_inf(GP_REG x, GP_REG alpha, GP_REG beta) {

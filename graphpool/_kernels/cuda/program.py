@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS", "add_program", "add_store"]
 
-WITH_NUMBERS = frozenset({"elu", "leaky_relu", "hard_sigmoid", "softplus", "pow_scalar", "is_inf", "clamp"})
+WITH_NUMBERS = frozenset({
+    "elu", "leaky_relu", "hard_sigmoid", "softplus", "pow_scalar", "is_inf", "clamp", "quantize", "dequantize",
+})  # fmt: skip
 """Operations that take alpha and beta."""
 
 OPERATIONS = WITH_NUMBERS | frozenset({

@@ -20,6 +20,8 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
     X(ABS, fabsf(x))                                                                                                   \
     X(RELU, x < 0 ? 0.0f : x)                                                                                          \
     X(ROUND, rintf(x))                                                                                                 \
+    X(QUANTIZE, rintf(x / alpha) + beta)                                                                               \
+    X(DEQUANTIZE, (x - beta) * alpha)                                                                                  \
     X(SQRT, sqrtf(x))                                                                                                  \
     X(LEAKY_RELU, x < 0 ? alpha * x : x)                                                                               \
     X(FLOOR, floorf(x))                                                                                                \
@@ -58,8 +60,22 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
 
 #define GP_OTHER_OPS(X) GP_VECTOR_OPS(X) X(POW_SCALAR, ) X(SIN, ) X(COS, ) X(MOD, ) X(FMOD, )
 
+/* A QUANTIZE and the STORE of bytes behind it at once, so that divisions and stores do not wait for each other. */
+static int f32_store_result(const gp_instr *instr, const gp_view *view, void *const *args, const float *x, int64_t first,
+                            int64_t n)
+{
+    if (instr->op != GP_OP_QUANTIZE || (view->dtype != GP_U8 && view->dtype != GP_S8))
+        return 0;
+    const int64_t offset = gp_find_run(view, first, n);
+    if (offset < 0)
+        return 0;
+    GP_KERNEL(quantize_row)(view->dtype, x, (char *)args[view->arg] + offset, n, instr->alpha, instr->beta);
+    return 1;
+}
+
 #define GP_REG float
 #define GP_REG_DTYPE GP_F32
+#define GP_STORES_RESULTS
 #define GP_NAME(name) f32_##name
 #include "eltwise/gp_interpreter.h"
 

@@ -36,7 +36,7 @@ GP_ENUM(gp_eltwise_op,
     GP_OP_GELU_TANH, GP_OP_HARD_SIGMOID, GP_OP_SOFTPLUS, GP_OP_POW_SCALAR, GP_OP_ERF, GP_OP_NEG, GP_OP_FLOOR,
     GP_OP_CEIL, GP_OP_RSQRT, GP_OP_SIN, GP_OP_COS, GP_OP_SIGN, GP_OP_NOT, GP_OP_TRUNC, GP_OP_TAN, GP_OP_ASIN,
     GP_OP_ACOS, GP_OP_ATAN, GP_OP_SINH, GP_OP_COSH, GP_OP_ASINH, GP_OP_ACOSH, GP_OP_ATANH, GP_OP_IS_NAN, GP_OP_IS_INF,
-    GP_OP_NARROW, GP_OP_BIT_NOT,
+    GP_OP_NARROW, GP_OP_QUANTIZE, GP_OP_DEQUANTIZE, GP_OP_BIT_NOT,
     /* dst = f(a, b) */
     GP_OP_ADD, GP_OP_SUB, GP_OP_MUL, GP_OP_DIV, GP_OP_MAX, GP_OP_MIN, GP_OP_SQUARED_DIFFERENCE, GP_OP_POW,
     GP_OP_PRELU, GP_OP_GE, GP_OP_GT, GP_OP_LE, GP_OP_LT, GP_OP_EQ, GP_OP_NE, GP_OP_AND, GP_OP_OR, GP_OP_XOR,
@@ -137,6 +137,14 @@ static inline void gp_advance(const gp_view *view, int64_t n, gp_position *p)
         p->at[k + 1]++;
         p->offset += view->stride[k + 1] - view->dim[k] * view->stride[k];
     }
+}
+
+/* The offset from which n elements of a view lie one behind the other, or -1. */
+static inline int64_t gp_find_run(const gp_view *view, int64_t first, int64_t n)
+{
+    gp_position p;
+    gp_locate(view, first, &p);
+    return view->stride[0] != 1 || view->dim[0] - p.at[0] < n ? -1 : p.offset;
 }
 
 /* Moves n values between registers and the memory of an argument, at offset, offset + stride, ... elements. */

@@ -8,6 +8,8 @@
  *     GP_OTHER_OPS(X)    X(NAME, anything) for those that are functions GP_NAME(NAME), defined behind the include
  *     GP_TYPES(X)        elements in memory: X(NAME, C type, value of an element m, element of a value v); without it
  *                        GP_NAME(load_run) and GP_NAME(store_run) must be there
+ *     GP_STORES_RESULTS  if GP_NAME(store_result) is there: stores what an operation gives for its first operand in a
+ *                        type other than the registers', or returns 0
  */
 
 /* Instructions run over a multiple of LANES elements, the widest vector, so that their loops have no remainders: a result
@@ -157,11 +159,8 @@ static void GP_NAME(load_view)(const gp_view *view, void *const *args, GP_REG *v
 /* Where n elements of the registers' type lie one behind the other, or NULL. */
 static GP_REG *GP_NAME(find_run)(const gp_view *view, void *const *args, int64_t first, int64_t n)
 {
-    if (view->dtype != GP_REG_DTYPE || view->stride[0] != 1)
-        return NULL;
-    gp_position p;
-    gp_locate(view, first, &p);
-    return view->dim[0] - p.at[0] < n ? NULL : (GP_REG *)args[view->arg] + p.offset;
+    const int64_t offset = view->dtype == GP_REG_DTYPE ? gp_find_run(view, first, n) : -1;
+    return offset < 0 ? NULL : (GP_REG *)args[view->arg] + offset;
 }
 
 /* How often a register holds a value that it holds everywhere: operations run over so many elements at a time then. */
@@ -216,8 +215,17 @@ static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, con
             }
         } else {
             run = is_direct ? GP_NAME(find_run)(views + instr[1].dst, args, first, n) : NULL;
+#ifdef GP_STORES_RESULTS
+            if (is_direct && !run && !(repeated >> instr->a & 1) &&
+                GP_NAME(store_result)(instr, views + instr[1].dst, args, r[instr->a], first, n)) {
+                instr++;
+                continue;
+            }
+#endif
             const int32_t operands[3] = {instr->a, instr->b, instr->c};
-            int64_t step = padded, move[3] = {1, 1, 1};
+            is_repeated = padded > GP_REPEATED && instr->op == GP_OP_CONST && !run;
+            const int64_t all = is_repeated ? GP_REPEATED : padded;
+            int64_t step = all, move[3] = {1, 1, 1};
             for (int k = 0; k < 3 && repeated; k++)
                 if (repeated >> operands[k] & 1) {
                     if (operands[k] == instr->dst && !run) { /* would be written while it is read */
@@ -228,10 +236,10 @@ static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, con
                         move[k] = 0;
                     }
                 }
-            for (int64_t i = 0; i < padded; i += step)
+            for (int64_t i = 0; i < all; i += step)
                 GP_NAME(instructions)[instr->op](instr, (run ? run : to) + i, r[instr->a] + i * move[0],
                                                  r[instr->b] + i * move[1], r[instr->c] + i * move[2],
-                                                 padded - i < step ? padded - i : step);
+                                                 all - i < step ? all - i : step);
         }
         repeated = (repeated & ~(1u << instr->dst)) | is_repeated << instr->dst;
         r[instr->dst] = run ? run : to;
@@ -283,3 +291,4 @@ GP_DEFINE_KERNEL(GP_NAME(eltwise))
 #undef GP_OPS
 #undef GP_OTHER_OPS
 #undef GP_TYPES
+#undef GP_STORES_RESULTS

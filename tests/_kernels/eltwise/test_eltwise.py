@@ -388,3 +388,22 @@ def test_programs_that_differ_in_the_sign_of_a_zero_are_two():
         builder.build()(out)
         found.append(np.signbit(out).tolist())
     assert found == [[False] * 3, [True] * 3]
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize(("dtype", "low", "high"), [("u8", 0, 255), ("s8", -128, 127)])
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_quantised_bytes(dtype, low, high, step, isa):
+    for n in SIZES:
+        x = np.resize(np.concatenate([SPECIAL, samples(200) * 40, np.arange(-9, 9, dtype=np.float32) / 8]), n)
+        for scale, zero_point in ((0.25, 3), (0.3, 0)):
+            builder = EltwiseBuilder((n,))
+            value = builder.unary("quantize", builder.load(0, "f32"), scale, zero_point)
+            builder.store(1, dtype, (step,), builder.unary("clamp", value, low, high))
+            out = Guarded(max(n * step, 1))
+            builder.build(isa)(x, out.bytes)
+            steps = np.rint(x / np.float32(scale)) + np.float32(zero_point)
+            expected = np.clip(np.nan_to_num(steps, nan=0, posinf=high, neginf=low), low, high)
+            result = out.array(np.int8 if dtype == "s8" else np.uint8, max(n * step, 1))[: n * step : step]
+            np.testing.assert_array_equal(result, expected)

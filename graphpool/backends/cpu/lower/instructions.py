@@ -125,13 +125,22 @@ def _type_cast(region: Region, op: Op) -> Any:
 def _quantize(region: Region, op: Op) -> Any:
     """round(x / scale + zp) or round(x / scale) + zp, saturated: what stores do, but the rest of the region sees it."""
     axis = op.attrs["axis"] % len(region.shape) if region.shape else 0
-    scale, zero_points = region.literal(op.attrs["scales"], axis), op.attrs.get("zps") or []
+    zero_points, dtype = op.attrs.get("zps") or [], op.outputs[0].dtype
+    if _is_of_tensor(region, op) and dtype not in F8_LIMITS and (op.attrs.get("rounds_first") or not any(zero_points)):
+        numbers = op.attrs["scales"][0], *(zero_points or [0])
+        return region.unary("clamp", region.unary("quantize", region.operand(op), *numbers), *_limits(dtype))
+    scale = region.literal(op.attrs["scales"], axis)
     zero_point = region.literal(zero_points, axis) if any(zero_points) else None
     x = region.operand(op)
     if op.attrs.get("rounds_first") and zero_point is not None:
         rounded = region.unary("round", region.binary("div", x, scale))
-        return region.unary("clamp", region.binary("add", rounded, zero_point), *_limits(op.outputs[0].dtype))
-    return _round_to(region, op.outputs[0].dtype, x, scale, zero_point)
+        return region.unary("clamp", region.binary("add", rounded, zero_point), *_limits(dtype))
+    return _round_to(region, dtype, x, scale, zero_point)
+
+
+def _is_of_tensor(region: Region, op: Op) -> bool:
+    """Whether one scale and at most one zero point stand for all elements, and instructions take both."""
+    return region.builder.register == "f32" and len(op.attrs["scales"]) == 1 and len(op.attrs.get("zps") or []) <= 1
 
 
 @instruction("DynamicQuantize")
@@ -160,6 +169,8 @@ def _limits(dtype: DataType) -> tuple[float, float]:
 def _dequantize(region: Region, op: Op) -> Any:
     axis = op.attrs["axis"] % len(region.shape) if region.shape else 0
     x, zero_points = region.operand(op), op.attrs.get("zps") or []
+    if _is_of_tensor(region, op):
+        return region.unary("dequantize", x, op.attrs["scales"][0], *(zero_points or [0]))
     if any(zero_points):
         x = region.binary("sub", x, region.literal(zero_points, axis))
     return region.binary("mul", x, region.literal(op.attrs["scales"], axis))
