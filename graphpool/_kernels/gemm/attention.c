@@ -7,7 +7,8 @@
  * V^T scores^T then take single elements of K and V where these lie, in any stride, and every step of the softmax runs
  * lane by lane. The few queries of a decoding step would leave lanes empty; they go one by one, with vectors along the
  * depth (`by_row`). At depth 64 a block and a tile of K and V take 80 KiB; operands of other types than f32 are converted
- * a tile at a time. */
+ * a tile at a time. Probabilities that are rounded have to be complete: sums are known after a first pass over the keys,
+ * and a second one computes the scores again. */
 #include "eltwise/gp_sink.h"
 #include "gemm/gp_attention.h"
 
@@ -18,6 +19,8 @@ GP_RECORD(attention_params, {
     gp_side dst, stats, kept;           /* stats: log-sum-exp of each query's scores; kept: what Dropout keeps */
     int64_t by_row, block;              /* block: queries of a task */
     int64_t inf_as_zero, has_program;
+    int64_t rounds, rounded_dtype, rounds_first;  /* probabilities become numbers of a type of one byte, and back */
+    float rounded_scale, zero_point, scale_back;
 });
 
 /* One task: the queries of a tile that begins at key 0, and the keys that any of them sees. */
@@ -99,6 +102,20 @@ static float get_inverse(const attention_params *p, double sum)
     return p->inf_as_zero && sum == 0 ? 0 : (float)(1 / sum);
 }
 
+/* Probabilities to numbers of a type of one byte, and back; n is at most TILE, and LANES. */
+static void round_row(const attention_params *p, float *row, int64_t n)
+{
+    uint8_t codes[LANES];
+    for (int64_t i = 0; i < n; i++) {
+        const float x = row[i] / p->rounded_scale;
+        row[i] = (p->rounds_first ? rintf(x) : x) + p->zero_point;
+    }
+    GP_KERNEL(store_row)((int)p->rounded_dtype, row, codes, 0, 1, n);
+    GP_KERNEL(load_row)((int)p->rounded_dtype, row, codes, 0, 1, n);
+    for (int64_t i = 0; i < n; i++)
+        row[i] = (row[i] - p->zero_point) * p->scale_back;
+}
+
 /* Hand over what query i of the block computed: its row, and the logarithm of the sum of its exponentials. */
 static void finish(const attention_params *p, const gp_scores *s, const gp_sink *sink, const block *b, int64_t i,
                    float *row, float max, double sum)
@@ -158,28 +175,67 @@ static void exponentiate(state *s, int64_t n)
     }
 }
 
+/* The scores of the tile of keys that begins at `key`; how many keys there are. */
+static int64_t score_lanes(const gp_scores *s, block *b, int64_t key, state *t)
+{
+    const int64_t n = gp_min(TILE, b->keys - key);
+    b->tile.key = key;
+    b->tile.keys = n;
+    gp_multiply(get_keys(s, b, t), t->q, s->p->depth, t->scores, NULL, n, t->lanes);
+    gp_adjust_scores(s, &b->tile, t->scores, LANES, t->mask_room);
+    return n;
+}
+
+/* Add the values of a tile, times its weights, to the result. */
+static void add_tile(const gp_scores *s, const block *b, int64_t n, state *t)
+{
+    gp_multiply(gp_turned(get_values(s, b, t)), t->scores, n, t->result, t->rescale, s->p->value_depth, t->lanes);
+}
+
+/* Turn the scores of n keys into rounded probabilities, for maxima that are known; `inverse` is that of the sums. */
+static void round_lanes(const attention_params *p, const float *inverse, int64_t n, state *t)
+{
+    for (int64_t j = 0; j < n; j++) {
+        float *row = t->scores + j * LANES;
+        for (int64_t i = 0; i < t->lanes; i += GP_VL) {
+            const gp_vf max = gp_load(t->max + i), least = gp_splat(-INFINITY);
+            gp_vf term[1] = {gp_load(row + i) - gp_vselect(gp_vequal(max, least), (gp_vf){0}, max)};
+            gp_exp_below(term, 1);
+            gp_store(row + i, term[0] * gp_load(inverse + i));
+        }
+        round_row(p, row, t->lanes);
+    }
+}
+
 static void attend_lanes(const attention_params *p, const gp_scores *s, block *b, const gp_sink *sink, state *t)
 {
+    float inverse[LANES];
     start_lanes(s, b, t);
     for (int64_t key = 0; key < b->keys; key += TILE) {
-        const int64_t n = gp_min(TILE, b->keys - key);
-        b->tile.key = key;
-        b->tile.keys = n;
-        gp_multiply(get_keys(s, b, t), t->q, s->p->depth, t->scores, NULL, n, t->lanes);
-        gp_adjust_scores(s, &b->tile, t->scores, LANES, t->mask_room);
+        const int64_t n = score_lanes(s, b, key, t);
         exponentiate(t, n);
         drop(p, s, &b->tile, t->kept, t->scores, LANES);
-        gp_multiply(gp_turned(get_values(s, b, t)), t->scores, n, t->result, t->rescale, s->p->value_depth, t->lanes);
+        if (!p->rounds)
+            add_tile(s, b, n, t);
+    }
+    for (int64_t i = 0; i < t->lanes; i++) {
+        inverse[i] = get_inverse(p, t->sum[i]);
+        t->rescale[i] = 1;
+    }
+    for (int64_t key = 0; p->rounds && key < b->keys; key += TILE) {
+        const int64_t n = score_lanes(s, b, key, t);
+        round_lanes(p, inverse, n, t);
+        add_tile(s, b, n, t);
     }
     const int64_t depth = s->p->value_depth;
     for (int64_t i = 0; i < b->tile.queries; i++) {
         const int64_t offset = gp_offset_of(&p->dst, b->tile.batch, b->tile.head, b->tile.query + i);
-        const float *at = t->row + i % RESULTS * depth, inverse = get_inverse(p, t->sum[i]);
+        const float *at = t->row + i % RESULTS * depth, factor = p->rounds ? 1 : inverse[i];
         float *row = gp_sink_row(sink, offset, p->dst.stride[ELEMENT], t->row + i % RESULTS * depth);
         if (i % RESULTS == 0)
             gp_transpose_rows((gp_rows){t->result + i, LANES, 1}, depth, RESULTS, t->row, depth);
         for (int64_t c = 0; c < depth; c++)
-            row[c] = at[c] * inverse;
+            row[c] = at[c] * factor;
         finish(p, s, sink, b, i, row, t->max[i], t->sum[i]);
     }
 }
@@ -203,6 +259,19 @@ static void add_values(const float *v, int64_t stride, int64_t n, int64_t depth,
             y[c] += weight[j] * v[j * stride + c];
 }
 
+/* The scores of query i of the block, and of the keys that begin at `key`; how many keys there are. */
+static int64_t score_row(const gp_scores *s, block *one, int64_t key, state *t)
+{
+    const int64_t n = gp_min(TILE, one->keys - key);
+    one->tile.key = key;
+    one->tile.keys = n;
+    const gp_rows keys = get_keys(s, one, t);
+    for (int64_t j = 0; j < n; j++)
+        t->scores[j] = gp_dot(t->q, keys.at + j * keys.row, s->p->depth);
+    gp_adjust_scores(s, &one->tile, t->scores, 1, t->mask_room);
+    return n;
+}
+
 static void attend_row(const attention_params *p, const gp_scores *s, block *b, int64_t i, const gp_sink *sink, state *t)
 {
     float *q = t->q, *row = t->row, *scores = t->scores, max = -INFINITY;
@@ -215,24 +284,29 @@ static void attend_row(const attention_params *p, const gp_scores *s, block *b, 
         q[k] = x.at[k * x.element] * s->scale;
     memset(row, 0, s->p->value_depth * sizeof *row);
     for (int64_t key = 0; key < b->keys; key += TILE) {
-        const int64_t n = gp_min(TILE, b->keys - key);
-        one.tile.key = key;
-        one.tile.keys = n;
-        const gp_rows keys = get_keys(s, &one, t);
-        for (int64_t j = 0; j < n; j++)
-            scores[j] = gp_dot(q, keys.at + j * keys.row, s->p->depth);
-        gp_adjust_scores(s, &one.tile, scores, 1, t->mask_room);
+        const int64_t n = score_row(s, &one, key, t);
         const float before = max, here = gp_row_max(scores, n);
         max = here > max ? here : max;
         const float shift = max == -INFINITY ? 0 : max, rescale = gp_exp_normal(gp_splat(before - shift))[0];
         sum = sum * rescale + gp_exp_row(scores, n, shift, scores);
         drop(p, s, &one.tile, t->kept, scores, 1);
+        if (p->rounds)
+            continue;
         const gp_rows values = get_values(s, &one, t);
         add_values(values.at, values.row, n, s->p->value_depth, scores, rescale, row);
     }
     const float inverse = get_inverse(p, sum);
+    for (int64_t key = 0; p->rounds && key < b->keys; key += TILE) {
+        const int64_t n = score_row(s, &one, key, t);
+        gp_exp_row(scores, n, max == -INFINITY ? 0 : max, scores);
+        for (int64_t j = 0; j < n; j++)
+            scores[j] *= inverse;
+        round_row(p, scores, n);
+        const gp_rows values = get_values(s, &one, t);
+        add_values(values.at, values.row, n, s->p->value_depth, scores, 1, row);
+    }
     for (int64_t c = 0; c < s->p->value_depth; c++)
-        row[c] *= inverse;
+        row[c] *= p->rounds ? 1 : inverse;
     finish(p, s, sink, &one, 0, row, max, sum);
 }
 

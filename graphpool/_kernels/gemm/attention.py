@@ -8,7 +8,7 @@ import numpy as np
 
 from graphpool._dataclasses import dataclass, field
 from graphpool._sizes import largest, least
-from graphpool.errors import InvalidShapeError, explain
+from graphpool.errors import InvalidDataTypeError, InvalidShapeError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
 from ..core.spaces import check_strides
@@ -17,7 +17,7 @@ from .requant import number_args
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["AttentionProblem", "attention", "attention_backward"]
+__all__ = ["ROUNDED_DTYPES", "AttentionProblem", "Rounding", "attention", "attention_backward"]
 
 _LANES = 64
 _TILE = 64
@@ -138,9 +138,32 @@ class AttentionProblem:
         return values, end + 2 * self.dropout
 
 
+@dataclass(frozen=True)
+class Rounding:
+    """How probabilities are rounded: x / scale + zero_point as a number of `dtype`, of one byte, and back.
+
+    `rounds_first` rounds in front of the zero point. The way back has `scale_back` in place of `scale`.
+    """
+
+    dtype: str
+    scale: float
+    scale_back: float
+    zero_point: int = 0
+    rounds_first: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ROUNDED_DTYPES:
+            raise InvalidDataTypeError(explain("rounding", accepted=sorted(ROUNDED_DTYPES), got=self.dtype))
+
+
+ROUNDED_DTYPES = frozenset({"u8", "s8", "f8_e4m3", "f8_e5m2"})
+"""Types that probabilities may be rounded to."""
+
+
 def attention(
     problem: AttentionProblem,
     *,
+    rounding: Rounding | None = None,
     inf_as_zero: bool = False,
     stats_strides: Sequence[int] | None = None,
     kept_strides: Sequence[int] | None = None,
@@ -157,8 +180,8 @@ def attention(
 
     A query whose scores are all -inf gives NaN, or zeros, and -inf among the stats, if `inf_as_zero`. Keys that a
     causal mask hides from a whole block by -inf are not read, so NaN among them stays unseen. Scratch does not depend
-    on the numbers of queries and keys. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax",
-    2018.
+    on the numbers of queries and keys. With a `rounding`, which does not go with Dropout, scores are computed twice.
+    Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
     scores, end = problem.fields()
     present = {"stats": stats_strides is not None, "kept": kept_strides is not None}
@@ -178,13 +201,22 @@ def attention(
     block, lanes = least(_LANES, largest(queries, 1)), 1 if by_row else _LANES
     values = {
         "scores": scores, "by_row": by_row, "block": block, "inf_as_zero": inf_as_zero, "has_program": bool(epilogue),
-        **sides,
+        **sides, **_rounding_fields(rounding),
     }  # fmt: skip
     floats = lanes * (depth + _TILE) + (value_depth if by_row else (lanes + _RESULTS) * value_depth)
     floats += _TILE * depth * (not problem.is_f32("q", "k")) + _TILE * value_depth * (not problem.is_f32("v"))
     floats += _TILE * lanes * (not problem.is_f32("factor", "additive"))
     ntasks = scores["batch"] * scores["heads"] * -(-queries // block) if value_depth else 0
     return pack("f32_attention", values, ntasks=ntasks, scratch_nbytes=4 * floats, tail=epilogue, isa=isa)
+
+
+def _rounding_fields(rounding: Rounding | None) -> dict[str, Any]:
+    """The fields of the kernel's struct that say how probabilities are rounded."""
+    found = rounding or Rounding("u8", 1.0, 1.0)
+    return {
+        "rounds": rounding is not None, "rounded_dtype": DTYPE_CODES[found.dtype], "rounds_first": found.rounds_first,
+        "rounded_scale": found.scale, "zero_point": found.zero_point, "scale_back": found.scale_back,
+    }  # fmt: skip
 
 
 def _take_heads_as_queries(scores: dict[str, Any], sides: Sequence[dict[str, Any]]) -> None:

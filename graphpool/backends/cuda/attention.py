@@ -23,8 +23,8 @@ _TENSORS = ("factor", "mask", "shown")
 
 
 def has_kernel(found: Attention) -> bool:
-    """Whether the kernel computes it: without Dropout."""
-    return found.dropout is None
+    """Whether the kernel computes it: without Dropout, and without rounding."""
+    return found.dropout is None and found.rounding is None
 
 
 def lower_attention(lowering: CudaLowering, group: AnchorGroup) -> None:

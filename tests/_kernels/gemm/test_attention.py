@@ -1,3 +1,4 @@
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,8 +6,8 @@ from hypothesis import strategies as st
 
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
-from graphpool._kernels.gemm.attention import AttentionProblem, attention
-from graphpool.errors import InvalidShapeError
+from graphpool._kernels.gemm.attention import AttentionProblem, Rounding, attention
+from graphpool.errors import InvalidDataTypeError, InvalidShapeError
 from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
 
 ISAS = _dispatch.isas()
@@ -172,9 +173,53 @@ def test_epilogue_over_transposed_heads(queries, isa):
     assert_near(y, np.maximum(reference(q, k, v), 0).swapaxes(1, 2), *TOLERANCE)
 
 
-def test_scratch_does_not_grow_with_keys():
+ROUNDINGS = {
+    "u8": Rounding("u8", 1 / 256, 1 / 256), "u8, zero point": Rounding("u8", 1 / 200, 1 / 100, 7),
+    "u8, rounded first": Rounding("u8", 1 / 200, 1 / 200, 7, True), "s8": Rounding("s8", 1 / 127, 1 / 127, -100),
+    "u8, saturates": Rounding("u8", 1 / 2048, 1 / 2048), "f8": Rounding("f8_e4m3", 1 / 4, 1 / 4),
+    "f8 with two bits": Rounding("f8_e5m2", 1.0, 1.0),
+}  # fmt: skip
+TYPES = {"u8": np.uint8, "s8": np.int8, "f8_e4m3": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2}
+
+
+def rounded(p, rounding):
+    dtype = TYPES[rounding.dtype]
+    scaled = p.astype(np.float64) / np.float64(np.float32(rounding.scale))
+    scaled = (np.rint(scaled) if rounding.rounds_first else scaled) + rounding.zero_point
+    if rounding.dtype in ("u8", "s8"):
+        scaled = np.clip(np.rint(scaled), np.iinfo(dtype).min, np.iinfo(dtype).max)
+    codes = scaled.astype(np.float32).astype(dtype).astype(np.float64)
+    return (codes - rounding.zero_point) * np.float64(np.float32(rounding.scale_back))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("queries", "keys"), [(1, 9), (2, 150), (5, 64), (70, 130)], ids=str)
+@pytest.mark.parametrize("name", ROUNDINGS)
+def test_probabilities_are_rounded(name, queries, keys, isa):
+    rounding, (q, k, v) = ROUNDINGS[name], inputs(2, 4, 2, queries, keys, 12, 20)
+    problem = AttentionProblem(q.shape, k.shape, v.shape[3], scale=0.5, causal_offset=5)
+    found = execute(attention(problem, rounding=rounding, isa=isa), q, k, v, Out((*q.shape[:3], v.shape[3])))
+    everything = np.broadcast_to(np.eye(keys, dtype=np.float32), (2, 2, keys, keys))
+    p, values = reference(q, k, everything, 0.5, causal=5), np.repeat(v, 2, 1).astype(np.float64)
+    lower, upper = (rounded(p * (1 + sign * 3e-6), rounding) for sign in (-1, 1))  # ties may go either way
+    unsure = np.abs(upper - lower) @ np.abs(values)
+    assert np.all(np.abs(found - rounded(p, rounding) @ values) <= unsure + 1e-5)
+    assert np.mean(unsure > 0) < 0.1
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("queries", [1, 9])
+def test_a_row_that_is_masked_out_is_rounded_to_zeros(queries, isa):
+    q, k, v = inputs(1, 1, 1, queries, 9, 8, 8)
+    problem = AttentionProblem(q.shape, k.shape, 8, causal_offset=-queries)
+    call = attention(problem, rounding=ROUNDINGS["u8, zero point"], inf_as_zero=True, isa=isa)
+    assert not np.any(execute(call, q, k, v, Out((1, 1, queries, 8))))
+
+
+@pytest.mark.parametrize("rounding", [None, ROUNDINGS["u8"]])
+def test_scratch_does_not_grow_with_keys(rounding):
     problems = [AttentionProblem((1, 1, 64, 64), (1, 1, keys, 64), 64) for keys in (64, 65536)]
-    sizes = [attention(problem).scratch_nbytes for problem in problems]
+    sizes = [attention(problem, rounding=rounding).scratch_nbytes for problem in problems]
     assert sizes[0] == sizes[1] < 64 * 1024
 
 
@@ -185,3 +230,5 @@ def test_bad_arguments():
         AttentionProblem((1, 3, 1, 1), (1, 2, 1, 1), 1)
     with pytest.raises(InvalidShapeError, match="strides of q"):
         attention(AttentionProblem((1, 1, 1, 1), (1, 1, 1, 1), 1, q_strides=(1,)))
+    with pytest.raises(InvalidDataTypeError, match="rounding"):
+        Rounding("s32", 1.0, 1.0)

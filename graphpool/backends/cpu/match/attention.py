@@ -1,7 +1,7 @@
 """Scaled dot-product attention among the ops of a partition.
 
 scores = q k^T [* or / scale] [soft cap] [+ mask], with one Select in front of all or behind;
-result = [Dropout](SoftMax(scores)) v
+result = [Dropout](SoftMax(scores)) v, or Dequantize(Quantize(SoftMax(scores))) v
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass, replace
 
+from ...._kernels.gemm.attention import ROUNDED_DTYPES
 from ....graph.shapes import are_equal
 from ....typing import DataType
 from ..support import FLOATS
@@ -79,7 +80,8 @@ class Attention:
     """Two products with a SoftMax between them.
 
     `members` are the numbers, in the view, of all ops from the product of queries and keys to `product`, that with the
-    values. `keys` and `values` are set where they need not be repeated.
+    values. `keys` and `values` are set where they need not be repeated, `rounding` to a Quantize and a Dequantize
+    behind the SoftMax.
     """
 
     scores: Scores
@@ -89,6 +91,7 @@ class Attention:
     dropout: Op | None = None
     keys: SharedHeads | None = None
     values: SharedHeads | None = None
+    rounding: tuple[Op, Op] | None = None
 
     @property
     def side_outputs(self) -> tuple[LogicalTensor, ...]:
@@ -139,8 +142,10 @@ class Finder:
             keys = values = None
         else:
             members |= {*keys.members, *values.members}
-        dropout = next((op for op in map(self.view.ops.__getitem__, behind) if op.kind == "Dropout"), None)
-        found = Attention(scores, softmax, product, tuple(sorted(members)), dropout, keys, values)
+        between = {op.kind: op for op in map(self.view.ops.__getitem__, behind)}
+        dropout, quantize = between.get("Dropout"), between.get("Quantize")
+        rounding = None if quantize is None else (quantize, between["Dequantize"])
+        found = Attention(scores, softmax, product, tuple(sorted(members)), dropout, keys, values, rounding)
         results = {product.outputs[0].id, *(tensor.id for tensor in found.side_outputs)}
         operands = *scores.product.inputs, product.inputs[1]
         is_whole = self.is_closed(members, results) and self.are_matrices(operands, self.shapes[product.outputs[0].id])
@@ -178,17 +183,21 @@ class Finder:
         """Numbers of the ops from behind the SoftMax to the product with the values."""
         found: list[int] = []
         while True:
-            result = self.view.ops[number].outputs[0]
-            users = self.view.users(result.id)
-            if len(users) != 1 or result.dtype not in FLOATS:
+            before = self.view.ops[number]
+            users = self.view.users(before.outputs[0].id)
+            is_rounded = before.kind == "Quantize"
+            if len(users) != 1 or (before.outputs[0].dtype not in FLOATS and not is_rounded):
                 return None
             number = users[0]
             op = self.view.ops[number]
+            if is_rounded and not (op.kind == "Dequantize" and _undoes_rounding(before, op)):
+                return None
             if op.kind == "MatMul":
-                is_left = op.inputs[0].id == result.id and len(op.inputs) == 2
+                is_left = op.inputs[0].id == before.outputs[0].id and len(op.inputs) == 2
                 return [*found, number] if is_left and not op.attrs["transpose_a"] else None
-            is_second = op.kind == "Dropout" and any(self.view.ops[n].kind == "Dropout" for n in found)
-            if op.kind not in ("TypeCast", "Dropout") or is_second:
+            is_second = any(self.view.ops[n].kind in ("Dropout", "Quantize") for n in found)
+            is_change = op.kind == "Dropout" or (op.kind == "Quantize" and _rounds(op))
+            if not (is_rounded or op.kind == "TypeCast" or (is_change and not is_second)):
                 return None
             found.append(number)
 
@@ -330,3 +339,15 @@ class Finder:
 def _undoes(op: Op, cap: int) -> bool:
     """Whether the op multiplies by the number that the scores were divided by in front of the Tanh."""
     return op.kind == "Multiply" and cap in [tensor.id for tensor in op.inputs]
+
+
+def _rounds(op: Op) -> bool:
+    """Whether a Quantize has one scale, one zero point at most, and a type of one byte."""
+    is_whole = op.attrs["qtype"] == "per_tensor" and len(op.attrs["scales"]) == 1
+    return is_whole and op.outputs[0].dtype.value in ROUNDED_DTYPES
+
+
+def _undoes_rounding(quantize: Op, op: Op) -> bool:
+    """Whether a Dequantize has one scale, and the zero point of the Quantize: what is 0 stays 0."""
+    zero_points = [(one.attrs.get("zps") or [0])[0] for one in (quantize, op)]
+    return op.attrs["qtype"] == "per_tensor" and len(op.attrs["scales"]) == 1 and zero_points[0] == zero_points[1]

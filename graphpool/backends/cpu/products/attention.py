@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
-from ...._kernels.gemm.attention import AttentionProblem, attention, attention_backward
+from ...._kernels.gemm.attention import AttentionProblem, Rounding, attention, attention_backward
 from ....typing import DataType
 from ..lower.epilogue import Epilogue, emit_anchor, make_epilogue
 from ..match.attention import BATCH_AXES, Scores, SharedHeads
@@ -39,6 +39,7 @@ def lower_attention(lowering: Lowering, group: AnchorGroup) -> None:
     epilogue = _find_place(lowering, group)
     call = attention(
         problem,
+        rounding=None if found.rounding is None else _as_rounding(*found.rounding),
         inf_as_zero=found.softmax.attrs["mode"] == "inf_as_zero",
         stats_strides=_fold(stats[0]) if stats else None,
         kept_strides=_fold(kept[0]) if kept else None,
@@ -48,6 +49,17 @@ def lower_attention(lowering: Lowering, group: AnchorGroup) -> None:
     emit_anchor(lowering, group, call, [*args, *stats, *kept], epilogue)
     for tensor, value in zip(found.side_outputs, (*stats, *kept), strict=True):
         lowering.finish(tensor.id, value)
+
+
+def _as_rounding(quantize: Op, dequantize: Op) -> Rounding:
+    """What the two do to probabilities."""
+    return Rounding(
+        quantize.outputs[0].dtype.value,
+        float(quantize.attrs["scales"][0]),
+        float(dequantize.attrs["scales"][0]),
+        int((quantize.attrs.get("zps") or [0])[0]),
+        bool(quantize.attrs.get("rounds_first")),
+    )
 
 
 def lower_gradient(lowering: Lowering, group: GradientGroup) -> None:

@@ -15,8 +15,10 @@ def engine():
         yield engine
 
 
-def attend(g, q, k, v, steps=(), dtype="f32", transposed_k=True, transposed_v=False, mode="none"):
-    """softmax(steps(q k^T)) v of inputs with these shapes."""
+def attend(g, q, k, v, steps=(), dtype="f32", transposed_k=True, transposed_v=False, mode="none",
+    between=None,
+):  # fmt: skip
+    """between(softmax(steps(q k^T))) v of inputs with these shapes."""
     k = k if transposed_k else (*k[:-2], k[-1], k[-2])
     v = (*v[:-2], v[-1], v[-2]) if transposed_v else v
     q, k, v = (g.input(shape, dtype) for shape in (q, k, v))
@@ -24,7 +26,23 @@ def attend(g, q, k, v, steps=(), dtype="f32", transposed_k=True, transposed_v=Fa
     for step in steps:
         scores = step(g, scores)
     weights = g.op("SoftMax", scores, axis=-1, mode=mode)
+    weights = weights if between is None else between(g, weights)
     return g.op("MatMul", weights, v, transpose_b=transposed_v)
+
+
+def rounding(dtype="u8", scale=1 / 256, back=None, zps=(0,), zps_back=None, through=None, qtype="per_tensor"):
+    """A Quantize and a Dequantize, with casts from `through` and back around them."""
+
+    def between(g, p):
+        p = p if through is None else g.op("TypeCast", p, dtype="f32")
+        scales = [scale] * (7 if qtype == "per_channel" else 1)
+        zps_of = [list(given) * len(scales) for given in (zps, zps if zps_back is None else zps_back)]
+        given = [{"qtype": qtype, "axis": -1, "scales": s} for s in (scales, [back or scale] * len(scales))]
+        given = given if dtype.startswith("f8") else [a | {"zps": z} for a, z in zip(given, zps_of, strict=True)]
+        p = g.op("Dequantize", g.op("Quantize", p, dtype=dtype, **given[0]), dtype="f32", **given[1])
+        return p if through is None else g.op("TypeCast", p, dtype=through)
+
+    return between
 
 
 def multiply(g, x):
@@ -68,6 +86,10 @@ FUSED = {
     "bf16": {"dtype": "bf16", "steps": [multiply]},
     "f16": {"dtype": "f16", "steps": [mask(5, 7)]},
     "one query": {"q": (2, 4, 1, 8)},
+    "rounded": {"between": rounding()}, "rounded to s8": {"between": rounding("s8", 1 / 99, 1 / 50, (-9,))},
+    "rounded to f8": {"between": rounding("f8_e4m3", 0.25)},
+    "rounded bf16": {"between": rounding(through="bf16"), "dtype": "bf16", "steps": [divide, mask(7)]},
+    "one rounded query": {"between": rounding(), "q": (2, 4, 1, 8)},
 }  # fmt: skip
 SHAPES = {"q": (2, 4, 5, 8), "k": (2, 4, 7, 8), "v": (2, 4, 7, 6)}
 
@@ -127,9 +149,18 @@ def no_keys(g):
     attend(g, (2, 5, 8), (2, 7, 8), (2, 7, 0))
 
 
+def rounded_to_other_zero_points(g):
+    attend(g, **SHAPES, between=rounding(zps=(3,), zps_back=(4,)))
+
+
+def rounded_by_column(g):
+    attend(g, **SHAPES, between=rounding(qtype="per_channel"))
+
+
 @pytest.mark.parametrize(
     "build",
-    [keep_weights, other_axis, on_the_right, scaled_after_the_mask, divisor_is_the_score, other_caps,
+    [rounded_to_other_zero_points, rounded_by_column,
+     keep_weights, other_axis, on_the_right, scaled_after_the_mask, divisor_is_the_score, other_caps,
      keys_of_every_other_head, no_keys],
 )  # fmt: skip
 def test_what_the_kernel_does_not_compute_stays_separate(engine, build):
