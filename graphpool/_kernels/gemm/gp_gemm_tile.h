@@ -158,7 +158,7 @@ void GP_KERNEL(GP_GEMM)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix 
     const int64_t wide = GP_WIDE_VECTORS * GP_LANES, narrow = GP_VECTORS * GP_LANES;
     int64_t j = 0;
     gp_matrix part = b;
-    if (n == 1 && m > 1 && a.col_stride == 1) {
+    if (n == 1 && a.col_stride == 1) {
         if (b.row_stride != 1)
             gp_copy(panel, 1, 1, b.data, b.row_stride, 1, k, 1, sizeof(GP_REAL));
         GP_T(column)(m, k, a, b.row_stride == 1 ? b.data : panel, c, ldc);

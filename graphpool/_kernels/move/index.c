@@ -184,6 +184,43 @@ static inline __attribute__((always_inline)) int move_elements(const index_param
     return 0;
 }
 
+/* Lines of a few elements, at most GP_FEW, that have the same indices, as columns that are picked from rows, are read
+ * index by index; GP_LINES of them at a time, whose rows stay in cache. */
+#define GP_FEW 16
+#define GP_LINES 64
+
+#define GP_READ_COLUMNS(type)                                                                                          \
+    for (int64_t j = 0; j < width; j++) {                                                                              \
+        const char *from = tensor + row_at(p, indices, at, outside);                                                   \
+        for (int64_t i = 0; i < lines; i++)                                                                            \
+            memcpy(rows + (i * width + j) * (int64_t)sizeof(type), from + i * down, sizeof(type));                     \
+        at.indices += p->index_strides[last], at.base += p->base_strides[last];                                        \
+    }                                                                                                                  \
+    return lines;
+
+/* How many such lines begin at a position, of which `most` are left; they are read. */
+static int64_t read_columns(const index_params *p, const void *indices, const walker *w, int64_t most,
+                            const char *tensor, char *rows, uint64_t *outside)
+{
+    const int64_t last = p->ndim - 1, width = p->ndim > 1 ? p->dims[last] : 0;
+    if (width == 0 || width > GP_FEW || w->coordinate[last] != 0 || p->index_strides[last - 1] != 0)
+        return 0;
+    const int64_t down = p->base_strides[last - 1], left = p->dims[last - 1] - w->coordinate[last - 1];
+    const int64_t whole = most / width < left ? most / width : left, lines = whole < GP_LINES ? whole : GP_LINES;
+    place at = w->at;
+    switch (lines > 1 ? p->row_nbytes : 0) {
+    case 1:
+        GP_READ_COLUMNS(uint8_t)
+    case 2:
+        GP_READ_COLUMNS(uint16_t)
+    case 4:
+        GP_READ_COLUMNS(uint32_t)
+    case 8:
+        GP_READ_COLUMNS(uint64_t)
+    }
+    return 0;
+}
+
 /* Rows lie anywhere in a large table: several are on their way from memory while one is copied. */
 #define GP_AHEAD 8
 #define GP_AHEAD_NBYTES 1024
@@ -204,7 +241,15 @@ GP_DEFINE_INDEX_KERNEL(any_gather)
     walker w = start_at(p, begin * p->rows_per_task);
     for (int64_t row = begin * p->rows_per_task, count; row < last; row += count, go_on(p, &w, count)) {
         place step, at = w.at;
+        const int64_t lines = read_columns(p, args[1], &w, last - row, args[0], to, &outside);
         count = line_of(p, &w, last - row, &step);
+        if (lines > 0) { /* as many positions, of which the last line is the one that goes on */
+            to += lines * count * p->row_nbytes;
+            row += (lines - 1) * count;
+            w.coordinate[p->ndim - 2] += lines - 1;
+            w.at.base += (lines - 1) * p->base_strides[p->ndim - 2];
+            continue;
+        }
         if (is_one_row(p, args[1], at, step, count)) {
             memcpy(to, (const char *)args[0] + row_at(p, args[1], at, &outside), count * p->row_nbytes);
             to += count * p->row_nbytes;

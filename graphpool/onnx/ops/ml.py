@@ -161,11 +161,10 @@ def _likeness(n: NodeView, x: Value, count: int) -> Value:
         exponent = n.emit("Subtract", products, n.emit("Multiply", squares, n.literal(np.float32(gamma), x)))
         return n.emit("Exp", n.emit("Minimum", exponent, n.literal(0.0, x)) if gamma >= 0 else exponent)
     n.require(kind in ("LINEAR", "POLY", "SIGMOID"), f"kernel {kind}")
-    products = n.emit("MatMul", x, n.literal(np.ascontiguousarray(vectors.T), x))
     if kind == "LINEAR":
-        return products
-    scaled = n.emit("Multiply", products, n.literal(np.float32(gamma), x))
-    moved_by = n.emit("Add", scaled, n.literal(np.float32(shift), x))
+        return n.emit("MatMul", x, n.literal(np.ascontiguousarray(vectors.T), x))
+    scaled = np.ascontiguousarray(gamma * vectors.T.astype(np.float64))
+    moved_by = n.emit("MatMul", x, n.literal(scaled, x), n.literal(np.full(count, shift), x))
     return n.emit("Tanh", moved_by) if kind == "SIGMOID" else n.emit("Pow", moved_by, beta=float(degree))
 
 

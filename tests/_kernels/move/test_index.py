@@ -26,9 +26,9 @@ def random_numbers(rng, dtype, shape):
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize(("index_dtype", "index_type"), [("s32", np.int32), ("s64", np.int64)])
 def test_gather_along_an_axis(index_dtype, index_type, isa):
-    for outer, dim, inner in ((1, 50, 3), (4, 50, 700), (6, 50, 1), (1, 50, 0)):
+    for outer, dim, inner in ((1, 50, 3), (4, 50, 700), (6, 50, 1), (1, 50, 0), (300, 50, 1), (300, 50, 2)):
         src = np.arange(outer * dim * inner, dtype=np.uint32).reshape(outer, dim, inner)
-        for count in (0, 1, 7, 120):
+        for count in (0, 1, 7, 16, 17, 120):
             indices = np.random.default_rng(count).integers(-50, 50, count, index_type)
             expected = np.take(src, indices, 1)
             out = Guarded(expected.nbytes)
@@ -148,6 +148,24 @@ def test_elements_of_every_size_along_every_axis(dtype, index_type, isa):
             expected[(*at[:axis], positive[at], *at[axis + 1 :])] = updates[at]
         scatter(*geometry, dtype=dtype, isa=isa)(updates.view(np.uint8), indices, place.view(np.uint8))
         np.testing.assert_array_equal(place, expected)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", ["u8", "u16", "f32", "u64"])
+@pytest.mark.parametrize("count", [1, 3, 16, 17])
+def test_columns_picked_from_rows(count, dtype, index_type, isa):
+    rng = np.random.default_rng(7)
+    table = random_numbers(rng, dtype, (2, 1000, 9))
+    item, index_dtype = table.itemsize, "s32" if index_type is np.int32 else "s64"
+    indices = rng.integers(-9, 9, count).astype(index_type)
+    geometry = (2, 1000, count), (0, 0, 1), (1000 * 9 * item, 9 * item, 0), [(9, item)], item, index_dtype
+    pick, out = gather(*geometry, isa=isa), Guarded(2000 * count * item)
+    for task in reversed(range(pick.ntasks)):
+        call(pick.kernel, pick.params, [table, indices, out.bytes], task, task + 1)
+    np.testing.assert_array_equal(out.array(NUMPY[dtype], (2, 1000, count)), np.take(table, indices, 2))
+    indices[-1] = 9
+    assert pick(table, indices, out.bytes) == 1
 
 
 def test_scatter_lets_nan_win():

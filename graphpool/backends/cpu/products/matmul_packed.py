@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["find_given", "find_packed"]
 
+_LONG_COLUMN = 64
+"""Numbers of a single column from which on dot products are faster, where rows of a lie side by side."""
+
 
 def find_packed(site: MatmulSite) -> Choice | None:
     """The product with weights in panels, kept by the constant tensor cache.
@@ -36,6 +39,8 @@ def find_packed(site: MatmulSite) -> Choice | None:
     if not lowering.is_constant(b) or b.dtype not in FLOATS or not product.has_one_b or forced("MatMul") == "blas":
         return None
     dtype, place = _packed_dtype(site, product), site.epilogue.place
+    if product.n == 1 and product.k >= _LONG_COLUMN and dtype == "f32" and product.a_strides[-1] == 1:
+        return None
     weights_format = PackedFormat(product.k, product.n, dtype)
 
     def fill(panels: Value) -> None:
