@@ -44,6 +44,7 @@ def wide(register, dtype, operation):
 
 SHAPE, STRIDES = (4, 6, 8), (48, 8, 1)
 WINDOWS = image.Windows((9, 9), (4, 4), (3, 3), (2, 2), (1, 1), (0, 0), (243, 81, 9, 1), (64, 16, 4, 1))
+WIDE = image.Windows((16, 16), (16, 16), (3, 3), (1, 1), (1, 1), (1, 1), (16384, 256, 16, 1), (32768, 256, 16, 1))
 CALLS = {
     "eltwise": products.eltwise(chain(SHAPE)),
     "matmul": products.matmul((4,), 6, 8, 5, ("f32", (30, 5, 1)), ("bf16", (0, 8, 1)), epilogue(SHAPE)),
@@ -113,6 +114,12 @@ CALLS = {
             ("bf16", 256, 16, "bf16"),
         )
         for name, transposed in (("convolution", False), ("transposed convolution", True))
+    },
+    **{
+        f"convolution to {outer} channels in {dtype}": image.convolution(
+            300, 1, (64, outer), WIDE, (dtype, dtype), (0, 576, 9, 3, 1), epilogue((300, outer, 16, 16))
+        )
+        for outer, dtype in ((128, "f32"), (64, "f32"), (128, "bf16"))  # in the largest tiles, and the next ones
     },
 }
 

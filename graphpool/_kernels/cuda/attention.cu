@@ -46,7 +46,7 @@ extern "C" __global__ void GP_KERNEL(const char *q, const char *k, const char *v
                 for (int e = thread; e < GP_TILE * GP_DEPTH; e += GP_TILE_THREADS) {
                     const long long key = begin + chunk + e / GP_TILE, col = first_col + e % GP_TILE;
                     const bool is_inside = key < p.keys && col < p.cols;
-                    bs[e / GP_TILE][e % GP_TILE] =
+                    bs[0][e / GP_TILE][e % GP_TILE] =
                         is_inside ? gp_load_v(v, from_v + key * p.v_row + col * p.v_col) : 0.0f;
                 }
                 __syncthreads();
@@ -54,7 +54,7 @@ extern "C" __global__ void GP_KERNEL(const char *q, const char *k, const char *v
                 for (int d = 0; d < GP_DEPTH; d++)
                     for (int i = 0; i < 4; i++)
                         for (int j = 0; j < 4; j++)
-                            sums[i][j] = fmaf(scores[down + 16 * i][chunk + d], bs[d][across + 16 * j], sums[i][j]);
+                            sums[i][j] = fmaf(scores[down + 16 * i][chunk + d], bs[0][d][across + 16 * j], sums[i][j]);
                 __syncthreads();
             }
         }

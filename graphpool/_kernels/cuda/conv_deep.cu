@@ -16,21 +16,27 @@ extern "C" __global__ void GP_KERNEL(const char *src, const char *weights, GP_AR
         const long long from = image * p.along_n + group * p.inner * p.along_c, weight = group * p.weight_group;
         const GP_INDEX first_row = tile / across % down * high, first_col = tile % across * wide;
         const GP_INDEX first = part * each, count = stages - first < each ? stages - first : each;
+        GP_INDEX channel = first / taps * GP_DEPTH, kd = first % taps / GP_P(kernel_w) / GP_P(kernel_h);
+        GP_INDEX kh = first % taps / GP_P(kernel_w) % GP_P(kernel_h), kw = first % taps % GP_P(kernel_w);
         GP_INDEX d = 0, h = 0, w = 0, channels = 0, place = 0, tapped = 0;
         bool is_inside = false;
         gp_multiply_tile<GP_DOWN, GP_ACROSS>(
             as, bs, first_row, first_col, outer, pixels, count > 0 ? count * GP_DEPTH : 0,
             [&](GP_INDEX begin) {
-                const GP_INDEX stage = first + begin / GP_DEPTH, tap = stage % taps, row = tap / GP_P(kernel_w);
-                const GP_INDEX channel = stage / taps * GP_DEPTH;
-                const Term term = gp_term(p, channel, row / GP_P(kernel_h), row % GP_P(kernel_h), tap % GP_P(kernel_w));
+                if (begin && ++kw == GP_P(kernel_w)) {  // to the next tap, and behind the last one to other channels
+                    kw = 0;
+                    if (++kh == GP_P(kernel_h)) kh = 0, kd++;
+                    if (kd == GP_P(kernel_d)) kd = 0, channel += GP_DEPTH;
+                }
+                const Term term = gp_term(p, channel, kd, kh, kw);
                 channels = inner - channel, tapped = term.weights;
                 is_inside = gp_place(p, term, d, h, w, place);
             },
             [&](GP_INDEX row, GP_INDEX k) {
                 const GP_INDEX c = k & (GP_DEPTH - 1);
-                if (c >= channels) return 0.0f;
-                return gp_load_weights(weights, weight + (tapped + row * GP_P(weight_outer) + c * GP_P(weight_inner)));
+                const GP_INDEX at = tapped + row * GP_P(weight_outer) + (c < channels ? c : 0) * GP_P(weight_inner);
+                const float x = gp_load_weights(weights, weight + at);
+                return c < channels ? x : 0.0f;
             },
             [&](GP_INDEX pixel) {
                 const GP_INDEX row = pixel / GP_P(dst_w);
@@ -38,7 +44,9 @@ extern "C" __global__ void GP_KERNEL(const char *src, const char *weights, GP_AR
                 w = GP_START(pixel % GP_P(dst_w), w);
                 return [&](GP_INDEX k) {
                     const GP_INDEX c = k & (GP_DEPTH - 1);
-                    return is_inside && c < channels ? gp_load_src(src, from + (place + c * GP_P(along_c))) : 0.0f;
+                    const bool is_there = is_inside && c < channels;
+                    const float x = gp_load_src(src, from + (is_there ? place + c * GP_P(along_c) : 0));
+                    return is_there ? x : 0.0f;
                 };
             },
             [&](GP_INDEX row, GP_INDEX pixel, float sum) {

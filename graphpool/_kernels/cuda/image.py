@@ -150,15 +150,14 @@ def convolution(
 
 
 def _stages(inner: int, windows: Windows, dtypes: tuple[str, str]) -> int:
-    """Stages of the sums of a convolution of many channels; 0 where so many channels are missing in them that it is none."""
+    """Stages of the sums of a convolution of many channels; 0 where it is none: too many are missing in them."""
     depth = tile_depth(*dtypes)
     blocks = -(-inner // depth)
-    return blocks * prod(windows.kernel) if blocks * depth * 4 <= inner * 5 else 0
+    is_deep = blocks * depth * 4 <= inner * 5 and prod(windows.src) > 0
+    return blocks * prod(windows.kernel) if is_deep else 0
 
 
-def conv_parts(
-    batch: int, groups: int, channels: tuple[int, int], windows: Windows, dtypes: tuple[str, str]
-) -> int:
+def conv_parts(batch: int, groups: int, channels: tuple[int, int], windows: Windows, dtypes: tuple[str, str]) -> int:
     """In how many parts the sums of a convolution are computed, so that a few tiles are work for a whole device."""
     outer = channels[1] // groups
     stages = 0 if outer <= _FEW_CHANNELS else _stages(channels[0] // groups, windows, dtypes)

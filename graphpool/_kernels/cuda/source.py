@@ -10,6 +10,7 @@ import hashlib
 import re
 import struct
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,16 +136,20 @@ class KernelSource:
         )
 
     def offset(self, name: str, axes: Sequence[tuple[int, ...]]) -> str:
-        """An expression of ``i`` and ``p``: the offset of index i by axes as `collapse` gives them."""
-        at, terms = "i", []
+        """An expression of ``i`` and ``p``: the offset of index i by axes as `collapse` gives them.
+
+        Indices are divided in 32 bits where the space allows it, since numbers of 64 take a multiple of the time.
+        """
+        kind = "(unsigned)" if prod(dim for dim, _ in axes) < 2**32 else ""
+        at, terms = f"{kind}i" if len(axes) > 1 else "i", []
         for number, (dim, stride) in enumerate(axes):
             is_last = number == len(axes) - 1
             self._numbers[f"{name}_stride{number}"] = stride
-            index = at if is_last else f"{at} % p.{name}_dim{number}"
-            terms.append(f"{index} * p.{name}_stride{number}")
+            index = at if is_last else f"{at} % {kind}p.{name}_dim{number}"
+            terms.append(f"(long long)({index}) * p.{name}_stride{number}")
             if not is_last:
                 self._numbers[f"{name}_dim{number}"] = dim
-                at = f"{at} / p.{name}_dim{number}"
+                at = f"{at} / {kind}p.{name}_dim{number}"
         return " + ".join(terms)
 
     def build(self, nargs: int, blocks: int, threads: int, *, is_watched: bool = False) -> CudaCall:

@@ -103,7 +103,7 @@ class CudaBackend:
             engine,
             [step.name for step in lowering.steps],
             [step.op_id for step in lowering.steps],
-            LaunchList(device.cuda, launches, arena_nbytes, chosen),
+            LaunchList(launches, arena_nbytes, chosen),
             bytes(lowering.literals),
             find_inplace_ports(lowering.steps, sources, targets, chosen),
         )

@@ -127,17 +127,17 @@ def lower_convolution(lowering: CudaLowering, group: AnchorGroup) -> None:
         return
     channels = source.shape[axis], lowering.shapes[group.anchor.outputs[0].id][axis]
     described = source.shape[0], groups, channels, windows, (source.dtype.value, weights.dtype.value)
-    parts, bias = conv_parts(*described), _bias(lowering, op)
-    if parts == 1:
+    nparts, bias = conv_parts(*described), _bias(lowering, op)
+    if nparts == 1:
         tail = Tail(lowering, group, bias, axis)
         tail.emit(convolution(*described, strides, tail.program, transposed=is_transposed), [source, weights])
         return
-    sums = lowering.temporary((parts, *lowering.shapes[group.result]))
+    sums = lowering.temporary((nparts, *lowering.shapes[group.result]))
     builder = EltwiseBuilder(sums.shape)
     builder.store(0, "f32", None, builder.acc())
-    call = convolution(*described, strides, builder.program(), transposed=is_transposed, parts=parts)
+    call = convolution(*described, strides, builder.program(), transposed=is_transposed, parts=nparts)
     lowering.launch(call, [source, weights, sums])
-    tail = Tail(lowering, group, bias, axis, sums=[sums.cut(0, part, 1) for part in range(parts)])
+    tail = Tail(lowering, group, bias, axis, sums=[sums.cut(0, part, 1) for part in range(nparts)])
     tail.emit(eltwise(tail.program))
 
 

@@ -32,10 +32,10 @@ def driver() -> Any:
 
 def check(result: tuple[Any, ...], call: str) -> Any:
     """The value of a call of the driver; BackendError with the driver's own name of the error if it failed."""
-    error, *values = result
-    if error != driver().CUresult.CUDA_SUCCESS:
+    error = result[0]
+    if error:  # success is 0
         raise BackendError(explain(f"{call} failed", got=error.name), call=call, cuda_error=error.name)
-    return values[0] if len(values) == 1 else None
+    return result[1] if len(result) == 2 else None
 
 
 def _forked() -> StateError:

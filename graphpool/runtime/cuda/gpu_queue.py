@@ -30,22 +30,26 @@ class GpuMark:
 
     def __init__(self, device: CudaDevice, stream: int, queue: GpuQueue | None = None) -> None:
         self._device, self.event, self._queue = device, device.new_event(), queue
-        self.move(stream)
+        with device.current():
+            self.move(stream)
 
     def move(self, stream: int) -> None:
-        """Stand behind all work that was given so far."""
-        self._device.record(self.event, stream)
+        """Stand behind all work that was given so far; the device's context is current."""
+        check(driver().cuEventRecord(self.event, stream), "cuEventRecord")
+
+    def query(self) -> bool:
+        """Whether all work before it is done; the device's context is current."""
+        error = driver().cuEventQuery(self.event)[0]
+        if error and error == driver().CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        check((error,), "cuEventQuery")
+        return True
 
     @property
     def is_done(self) -> bool:
         """Whether all work before it is done."""
-        cuda = driver()
         with self._device.current():
-            error = cuda.cuEventQuery(self.event)[0]
-        if error == cuda.CUresult.CUDA_ERROR_NOT_READY:
-            return False
-        check((error,), "cuEventQuery")
-        return True
+            return self.query()
 
     def wait(self) -> None:
         """Return when it is done."""
@@ -128,7 +132,7 @@ class GpuQueue:
     def hold(self, used: object, watch: Watch | None = None) -> None:
         """Keep objects until the work that was given so far is done, and look at what a program met then.
 
-        Lets go of what is done; called under the lock.
+        Lets go of what is done; called under the lock, the device's context current.
         """
         self._let_go()
         if self._spare:
@@ -139,8 +143,8 @@ class GpuQueue:
         self._held.append((mark, used, watch))
 
     def _let_go(self) -> None:
-        """Of what work used that is done."""
-        while self._held and self._held[0][0].is_done:
+        """Of what work used that is done; the device's context is current."""
+        while self._held and self._held[0][0].query():
             mark, _, watch = self._held.popleft()
             self._spare.append(mark)
             if watch is not None:
@@ -159,7 +163,7 @@ class GpuQueue:
 
     def tell(self) -> None:
         """Raise what work that is done has met, once."""
-        with self.lock:
+        with self.lock, self._device.current():
             self._let_go()
             met, self._met = self._met, None
         if met is not None:
@@ -167,7 +171,7 @@ class GpuQueue:
 
     def check(self) -> None:
         """Raise what work that is done has met, as long as no wait has told of it."""
-        with self.lock:
+        with self.lock, self._device.current():
             self._let_go()
             if self._met is not None:
                 raise type(self._met)(str(self._met), **self._met.fields)
@@ -182,7 +186,7 @@ class GpuQueue:
 
     def close(self) -> None:
         """Wait, and give back the arena and the stream, unless that is the user's; then raise as `wait`."""
-        with self.lock:
+        with self.lock, self._device.current():
             self._is_closed = True
             self._device.synchronize(self.handle)
             self._let_go()

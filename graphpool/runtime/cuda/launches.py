@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphpool._kernels.cuda.source import CudaCall
-    from graphpool.memory.cuda import CudaDevice
     from graphpool.schedule import Schedule
 
     from .cublas_lt import LibraryProduct
@@ -27,15 +26,24 @@ class KernelLaunch:
     def __init__(self, call: CudaCall, function: Any) -> None:
         self._call, self._function = call, function
         self._params = ctypes.create_string_buffer(call.params, len(call.params))
+        self._rooms = [self._new_room()]  # as many as threads that launch it at a time
+
+    def _new_room(self) -> tuple[Any, int, Any]:
+        """An array for addresses, and one of the places of these and of the parameters, after where it lies."""
+        values = (ctypes.c_uint64 * self._call.nargs)()
+        places = range(ctypes.addressof(values), ctypes.addressof(values) + ctypes.sizeof(values), 8)
+        pointers = (ctypes.c_uint64 * (self._call.nargs + 1))(*places, ctypes.addressof(self._params))
+        return values, ctypes.addressof(pointers), pointers
 
     def launch(self, stream: int, addresses: Sequence[int]) -> None:
         """Give it to a stream; the device's context is current."""
-        count = len(addresses)
-        values = (ctypes.c_uint64 * count)(*addresses)
-        start = ctypes.addressof(values)
-        places = [start + 8 * k for k in range(count)]
-        pointers = (ctypes.c_uint64 * (count + 1))(*places, ctypes.addressof(self._params))
-        launch(stream, self._function, self._call.ntasks, self._call.threads, ctypes.addressof(pointers))
+        try:
+            room = self._rooms.pop()
+        except IndexError:
+            room = self._new_room()
+        room[0][:] = addresses
+        launch(stream, self._function, self._call.ntasks, self._call.threads, room[1])
+        self._rooms.append(room)
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,6 @@ class LaunchList:
 
     Parameters
     ----------
-    device : CudaDevice
     launches : sequence of Launch
     arena_nbytes : int
         Temporaries of one run. Unit: bytes.
@@ -74,16 +81,14 @@ class LaunchList:
 
     uses_blas = False
 
-    def __init__(
-        self, device: CudaDevice, launches: Sequence[Launch], arena_nbytes: int, schedule: Schedule | None = None
-    ) -> None:
-        self._device, self.launches, self.arena_nbytes = device, tuple(launches), arena_nbytes
+    def __init__(self, launches: Sequence[Launch], arena_nbytes: int, schedule: Schedule | None = None) -> None:
+        self.launches, self.arena_nbytes = tuple(launches), arena_nbytes
         self.schedule = schedule
         self.watched = tuple(number for number, launch in enumerate(self.launches) if launch.is_watched)
         self._order = range(len(self.launches)) if schedule is None else schedule.order
 
     def run(self, stream: int, bases: Sequence[int]) -> None:
-        """Give all launches to one stream.
+        """Give all launches to one stream; the device's context is current.
 
         Parameters
         ----------
@@ -92,9 +97,8 @@ class LaunchList:
         bases : sequence of int
             Device addresses: the arena, the literals, the external tensors, then the words of `watched`.
         """
-        with self._device.current():
-            for number in self._order:
-                self.launch(number, stream, bases)
+        for number in self._order:
+            self.launch(number, stream, bases)
 
     def launch(self, number: int, stream: int, bases: Sequence[int]) -> None:
         """Give one launch to a stream; the device's context is current."""
