@@ -307,8 +307,13 @@ GP_INLINE void gp_multiply_lanes(const float *a, int64_t a_row, int64_t a_k, con
                                  const float *rescale, int64_t rows, const int vectors)
 {
     int64_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS)
+    for (; r + ROWS <= rows; r += ROWS) {
+        /* rows of keys lie apart: nothing else fetches the next ones */
+        for (int64_t next = r + ROWS; next < gp_min(r + 2 * ROWS, rows); next++)
+            for (int64_t k = 0; k < n && a_k == 1; k += 16)
+                __builtin_prefetch(a + next * a_row + k);
         gp_multiply_registers(a + r * a_row, a_row, a_k, b, n, c + r * LANES, rescale, ROWS, vectors);
+    }
     for (; r < rows; r++)
         gp_multiply_registers(a + r * a_row, a_row, a_k, b, n, c + r * LANES, rescale, 1, vectors);
 }
