@@ -15,7 +15,7 @@ OPS = (
     "arg_extreme", "attention", "avg_pool", "batch_moments", "batch_norm", "concat", "conv", "copy", "dropout",
     "couple", "eltwise", "gather", "gen_index", "group_norm", "layer_norm", "lookup", "matmul", "max_pool", "nonzero",
     "quantize", "range", "recurrent", "reduce", "regions", "resample", "running", "scatter", "softmax", "suppress",
-    "top_k", "tree_ensemble",
+    "top_k", "tree_ensemble", "triangle",
 )  # fmt: skip
 VARIANTS = (
     "backward", "blas", "compressed", "depthwise", "dynamic", "fold", "groups", "im2col", "linear", "nearest",
