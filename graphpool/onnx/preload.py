@@ -5,6 +5,10 @@
 Needs the package onnx.
 """
 
+from graphpool.backends.reference import registered_kinds
+from graphpool.runtime import shared_model  # noqa: F401  (what handles of shared models are made by)
+
 from .loader import importer
 
 importer()
+registered_kinds()
