@@ -152,7 +152,7 @@ def _join_bound(node: Node, given: list[Any]) -> HostNeed:
 
 
 def _split(node: Node, given: list[Any]) -> Any:
-    """Parts of given sizes, or of one size, of which the last may be smaller, or single elements."""
+    """As `sequences.follow_sequences` has it: parts of given sizes, or of one size, or single elements."""
     x, split, _ = given
     axis = node.attrs.get("axis", 0)
     length = x.shape[axis]
@@ -166,7 +166,7 @@ def _split(node: Node, given: list[Any]) -> Any:
     else:
         ends = np.arange(int(sizes), length, int(sizes))
     parts = np.split(x, ends, axis) if length or sizes.shape else []
-    if split is None and not node.attrs.get("keepdims", 1):
+    if not sizes.shape and sizes == 1 and not node.attrs.get("keepdims", 1):
         parts = [np.squeeze(part, axis) for part in parts]
     return list(map(np.array, parts))
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from graphpool._dataclasses import dataclass
+from graphpool.errors import explain
 from graphpool.runtime.host_room import HostNeed, ValueBound
 from graphpool.typing import DataType
 
-from .build import NotConvertible, Value, require
+from .build import InvalidNode, NotConvertible, Value, require
 from .node import make_node
 from .proto import TypeProto
 from .types import make_type
@@ -141,7 +142,11 @@ def _joined(given: _Given) -> Value:
 
 
 def _parts(given: _Given) -> Value:
-    """Parts of given sizes, or of one size, of which the last may be smaller, or single elements."""
+    """Parts of given sizes, or of one size, of which the last may be smaller, or single elements.
+
+    Where the size is a single 1, the axis goes if ``keepdims`` says so: PyTorch writes unbind so, and ONNX Runtime does
+    it, while ONNX has the attribute ignored beside sizes.
+    """
     value, attrs = given.value(0), given.node.attrs
     require(value.is_plain, "the parts of what is no array")
     axis = attrs.get("axis", 0) % len(value.shape)
@@ -149,23 +154,35 @@ def _parts(given: _Given) -> Value:
     split = given.value(1) if given.has(1) else Value(content=np.array(1))
     require(split.is_known, "sizes that are not known")
     sizes = np.asarray(split.content)
+    is_unbound = not sizes.shape and int(sizes) == 1 and not attrs.get("keepdims", 1)
     if not sizes.shape:
         step = int(sizes)
         require(step > 0, "no size of parts")
         sizes = np.array([min(step, length - start) for start in range(0, length, step)])
+    label, op = given.node.label, given.node.op_type
+    if sizes.min(initial=0) < 0 or sizes.sum() != length:
+        message = f"node {label!r} ({op}): sizes of parts"
+        raise InvalidNode(explain(message, accepted=f"at least 0, {length} in all", got=sizes.tolist()), node=label)
     require(0 < len(sizes) <= _MOST_PARTS, "too many parts")
+    parts = _split(given, value, sizes, axis)
+    return Value(items=tuple([given.one("Squeeze", [part], [axis]) for part in parts] if is_unbound else parts))
+
+
+def _split(given: _Given, value: Value, sizes: np.ndarray[Any, Any], axis: int) -> list[Value]:
+    """The parts, in two steps where one Split has no room for them."""
+    groups = np.split(sizes, range(_MOST_AT_ONCE, len(sizes), _MOST_AT_ONCE))
+    if len(groups) > 1:
+        wholes = _split(given, value, np.array([group.sum() for group in groups]), axis)
+        return [part for whole, group in zip(wholes, groups, strict=True) for part in _split(given, whole, group, axis)]
     names = [f"{given.node.label}/{number}" for number in range(len(sizes))]
     if given.opset >= 13:
         values = [value, Value(content=sizes.astype(np.int64))]
-        node = make_node("Split", ["x", "sizes"], names, given.node.label, axis=axis)
-    else:
-        values = [value]
-        node = make_node("Split", ["x"], names, given.node.label, axis=axis, split=sizes.tolist())
-    parts = given.convert(node, values)
-    if not given.has(1) and not attrs.get("keepdims", 1):
-        parts = [given.one("Squeeze", [part], [axis]) for part in parts]
-    return Value(items=tuple(parts))
+        return given.convert(make_node("Split", ["x", "sizes"], names, given.node.label, axis=axis), values)
+    return given.convert(make_node("Split", ["x"], names, given.node.label, axis=axis, split=sizes.tolist()), [value])
 
+
+_MOST_AT_ONCE = 64
+"""Parts that one op gives."""
 
 _MOST_PARTS = 4096
 

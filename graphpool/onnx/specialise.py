@@ -48,7 +48,8 @@ _DECIDING_PORTS = {
         "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
     ), (1, None)),
     "ConstantOfShape": (0, None), "Range": (0, None), "Col2Im": (1, 3), "GroupQueryAttention": (6, 7),
-    "DFT": (1, None), "STFT": (1, None), "MaxUnpool": (2, 3),
+    "DFT": (1, None), "STFT": (1, None), "MaxUnpool": (2, 3), "NonMaxSuppression": (2, 5),
+    "SequenceAt": (1, 2), "SequenceErase": (1, 2), "SequenceInsert": (2, 3), "SplitToSequence": (1, 2),
 }  # fmt: skip
 
 _COMPUTED_LATE = frozenset({

@@ -186,6 +186,23 @@ def test_a_detector():
         assert model.run(boxes_and_scores(0, 0))["y"].shape == (0, 4)
 
 
+def test_thresholds_that_are_inputs():
+    made = [node("NonMaxSuppression", ["b", "s", "most", "overlap", "least"], ["y"], "suppression")]
+    floats = dict.fromkeys(("overlap", "least"), (TensorProto.FLOAT, [1]))
+    inputs = {"b": (TensorProto.FLOAT, [1, "n", 4]), "s": (TensorProto.FLOAT, [1, 2, "n"]), **floats,
+              "most": (TensorProto.INT64, [1])}  # fmt: skip
+    given = boxes_and_scores(40, 1)
+    with gp.onnx.load(make(made, ["y"], inputs), fallback=False) as model:
+        for most, overlap, least in ((5, 0.5, 0.1), (40, 0.2, -1), (3, 1, 0.5), (0, 0.5, 0.1)):
+            attrs = {"max_boxes": most, "iou_threshold": overlap, "score_threshold": least, "center_point_box": False}
+            places, [count] = KINDS["SelectBoxes"](attrs, given["b"], given["s"])
+            numbers = {"most": np.array([most]), "overlap": np.float32([overlap]), "least": np.float32([least])}
+            rows = places.astype(np.int64).reshape(-1, 3)[:count]
+            np.testing.assert_array_equal(model.run(given | numbers)["y"], rows)
+        with pytest.raises(gp.InvalidShapeError, match=r"'suppression'.*iou_threshold; accepted: 0 to 1"):
+            model.run(given | numbers | {"overlap": np.float32([1.5])})
+
+
 def test_the_peak_counts_the_most_that_may_be_found():
     """A limit of so many bytes will do, whatever is found; a smaller one is refused before anything runs."""
     given = boxes_and_scores(400, 1)

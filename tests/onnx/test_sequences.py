@@ -59,6 +59,9 @@ CASES = {
         lambda x: x[len(x) - (len(x) % 2 or 2) :]),
     "rows": (
         [node("SplitToSequence", ["x"], ["s"], keepdims=0), node("SequenceAt", ["s", "one"], ["y"])], lambda x: x[1]),
+    "rows as PyTorch writes unbind": (
+        [node("SplitToSequence", ["x", "one"], ["s"], keepdims=0), node("SequenceAt", ["s", "last"], ["y"])],
+        lambda x: x[-1]),
     "a length": (
         [node("SplitToSequence", ["x"], ["s"]), node("SequenceLength", ["s"], ["n"]),
          node("Cast", ["n"], ["f"], to=1), node("Mul", ["x", "f"], ["y"])],
@@ -106,3 +109,16 @@ def test_sequences(name):
             assert len(got) == len(want)
             for mine, theirs in zip(got, want, strict=True):
                 np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("n", [5, 64, 65, 300])
+def test_an_item_that_an_input_chooses(n):
+    nodes = [node("SplitToSequence", ["x", "one"], ["s"], keepdims=0), node("SequenceAt", ["s", "i"], ["y"])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4]),
+              helper.make_tensor_value_info("i", TensorProto.INT64, [])]  # fmt: skip
+    one = numpy_helper.from_array(np.array(1), "one")
+    model = helper.make_model(helper.make_graph(nodes, "g", inputs, [helper.ValueInfoProto(name="y")], [one]))
+    x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        for i in (0, n - 1, -n):
+            np.testing.assert_array_equal(loaded.run({"x": x, "i": np.array(i)})["y"], x[i])
