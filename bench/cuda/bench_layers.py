@@ -81,7 +81,7 @@ def own_work(engine: gp.Engine, stream: gp.Stream, layer: Layer, arrays: list[An
     content = dict(zip([port.id for port in ports], arrays, strict=True))
     inputs = [gp.Tensor(lt, engine) for lt in compiled.inputs]
     for tensor in inputs:
-        tensor.fill(content[tensor.lt.id])
+        tensor.fill(content[tensor.lt.id].astype(tensor.lt.dtype.numpy))
     [result] = compiled.execute(stream, inputs)
     return Work(lambda: compiled.execute(stream, inputs, [result]), stream.wait), result
 

@@ -109,8 +109,9 @@ def compile_all_twins(sources: Iterable[tuple[str, Sequence[str]]], folder: Path
     if not accesses.exists():
         _run(compiler, *flags, "-O2", "-c", CUDA_TESTS / "host" / "accesses.cpp", "-o", accesses)
     _run(compiler, *flags, "-fsanitize=thread", "-c", text, "-o", text.with_suffix(".o"))
-    _run(compiler, "-shared", text.with_suffix(".o"), accesses, "-o", target)
-    return target
+    linked = folder / f"{library}.linked"
+    _run(compiler, "-shared", text.with_suffix(".o"), accesses, "-o", linked)
+    return linked.replace(target)  # whole, for whoever finds it
 
 
 def environment(folder: Path, **settings: object) -> dict[str, str]:

@@ -28,8 +28,8 @@ _TILES = (8, 8), (4, 8), (4, 4), (2, 2)
 _INDEX_ROOM = 1 << 16  # tiles and stages go beyond the end
 _USUAL = 4, 4
 _FEW_TILES, _MANY_TILES = 128, 264
-"""Usual tiles up to the first number leave multiprocessors of a large device idle, so that smaller ones are faster; from
-the second on there are two for each, and larger ones are. Measured on an H200.
+"""Fewer usual tiles than the first number leave multiprocessors of a large device idle, and smaller ones are faster;
+from the second on there are two for each, and larger ones are. Measured on an H200.
 """
 _MOST_COMPUTED = 1.3
 """Sums of tiles by sums that are wanted, for tiles that are not the smallest."""
