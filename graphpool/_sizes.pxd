@@ -134,3 +134,20 @@ cdef class Size:
 cdef class Real:
     cdef Trace trace
     cdef int32_t term
+
+
+cdef inline Size new_size(Trace trace, int64_t term):
+    cdef Size size = Size.__new__(Size)
+    size.trace, size.term = trace, <int32_t>term
+    return size
+
+
+cdef inline Trace trace_of(x):
+    if type(x) is Size:
+        return (<Size>x).trace
+    return (<Real>x).trace if type(x) is Real else None
+
+
+cdef inline object plain(x):
+    """A number for good: of a size or a `Real` the value that it has now."""
+    return x.__index__() if type(x) is Size else float(x) if type(x) is Real else x

@@ -10,6 +10,7 @@ Source: the symbolic integers of PyTorch (torch.SymInt: hints, guards) in idea.
 """
 
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.object cimport Py_EQ, Py_GE, Py_GT
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 
+cdef int64_t[6] _RELATIONS = [LESS, LESS_EQUAL, EQUAL, EQUAL, LESS_EQUAL, LESS]     # or their opposites, by Py_LT ..
 _END = 2**63
 _SIGNS = {
     ADD: "+", SUB: "-", MUL: "*", FLOORDIV: "//", MOD: "%", LESS: "<", LESS_EQUAL: "<=", EQUAL: "==",
@@ -266,12 +268,6 @@ cdef class Trace:
         return f"({a} {_SIGNS[found.kind]} {b})"
 
 
-cdef Size new_size(Trace trace, int64_t term):
-    cdef Size size = Size.__new__(Size)
-    size.trace, size.term = trace, <int32_t>term
-    return size
-
-
 cdef object operate(int64_t kind, x, y):
     """A term of two operands, of which at least one is a size; NotImplemented for what is no integer."""
     cdef Trace trace = (<Size>x).trace if type(x) is Size else (<Size>y).trace
@@ -305,12 +301,6 @@ cdef object operate_real(int64_t kind, x, y):
     return made
 
 
-cdef Trace trace_of(x):
-    if type(x) is Size:
-        return (<Size>x).trace
-    return (<Real>x).trace if type(x) is Real else None
-
-
 cdef int64_t real_of(Trace trace, x) except -2:
     """The real term of an operand; -1 for what is no number."""
     cdef int64_t term
@@ -333,11 +323,6 @@ cdef int check_trace(Trace trace, Trace other) except -1:
     if trace is not other:
         raise StateError(explain("sizes of two compilations meet", hint="report this"))
     return 0
-
-
-cdef object plain(x):
-    """A number for good: of a size or a `Real` the value that it has now."""
-    return x.__index__() if type(x) is Size else float(x) if type(x) is Real else x
 
 
 cdef object compare_real(int64_t kind, x, y, bint wanted):
@@ -441,23 +426,8 @@ cdef class Size:
     def __abs__(self):
         return -self if self < 0 else self
 
-    def __lt__(self, other):
-        return compare(LESS, self, other, True)
-
-    def __le__(self, other):
-        return compare(LESS_EQUAL, self, other, True)
-
-    def __gt__(self, other):
-        return compare(LESS_EQUAL, self, other, False)
-
-    def __ge__(self, other):
-        return compare(LESS, self, other, False)
-
-    def __eq__(self, other):
-        return compare(EQUAL, self, other, True)
-
-    def __ne__(self, other):
-        return compare(EQUAL, self, other, False)
+    def __richcmp__(self, other, int op):
+        return compare(_RELATIONS[op], self, other, op <= Py_EQ)
 
     def __bool__(self):
         return compare(EQUAL, self, 0, False)
@@ -616,23 +586,10 @@ cdef class Real:
     def __round__(self, digits=None):
         return round(self.__float__(), digits)
 
-    def __lt__(self, other):
-        return compare_real(REAL_LESS, self, other, True)
-
-    def __le__(self, other):
-        return compare_real(REAL_LESS_EQUAL, self, other, True)
-
-    def __gt__(self, other):
-        return compare_real(REAL_LESS, other, self, True)
-
-    def __ge__(self, other):
-        return compare_real(REAL_LESS_EQUAL, other, self, True)
-
-    def __eq__(self, other):
-        return compare_real(REAL_EQUAL, self, other, True)
-
-    def __ne__(self, other):
-        return compare_real(REAL_EQUAL, self, other, False)
+    def __richcmp__(self, other, int op):
+        if op == Py_GT or op == Py_GE:      # not what is opposite to another relation: neither holds of NaN
+            return compare_real(REAL_LESS if op == Py_GT else REAL_LESS_EQUAL, other, self, True)
+        return compare_real(_RELATIONS[op] - LESS + REAL_LESS, self, other, op <= Py_EQ)
 
     def __bool__(self):
         return compare_real(REAL_EQUAL, self, 0.0, False)
@@ -732,13 +689,12 @@ def scaled(x, float factor):
     OverflowError
         It is beyond 63 bits, or no number.
     """
-    cdef Trace trace
+    cdef Trace trace = trace_of(x)
     cdef int64_t value = hint_of(x), result = 0
     cdef int32_t bits
     memcpy(&bits, &factor, 4)
     if scale(value, factor, &result):
         raise OverflowError("size beyond 64 bits")
-    if type(x) is not Size:
+    if trace is None:
         return result
-    trace = (<Size>x).trace
     return new_size(trace, trace.put(SCALED, (<Size>x).term, trace.constant(bits), result))
