@@ -86,6 +86,8 @@ FUSED = {
     "bf16": {"dtype": "bf16", "steps": [multiply]},
     "f16": {"dtype": "f16", "steps": [mask(5, 7)]},
     "one query": {"q": (2, 4, 1, 8)},
+}  # fmt: skip
+ROUNDED = {
     "rounded": {"between": rounding()}, "rounded to s8": {"between": rounding("s8", 1 / 99, 1 / 50, (-9,))},
     "rounded to f8": {"between": rounding("f8_e4m3", 0.25)},
     "rounded bf16": {"between": rounding(through="bf16"), "dtype": "bf16", "steps": [divide, mask(7)]},
@@ -95,10 +97,10 @@ SHAPES = {"q": (2, 4, 5, 8), "k": (2, 4, 7, 8), "v": (2, 4, 7, 6)}
 
 
 @pytest.mark.parametrize("tail", ["nothing", "gelu", "move"])
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", [*FUSED, *ROUNDED])
 def test_fused(engine, name, tail):
     g = GraphBuilder()
-    y = attend(g, **(SHAPES | FUSED[name]))
+    y = attend(g, **(SHAPES | (FUSED | ROUNDED)[name]))
     if tail == "gelu":
         g.op("GELU", y)
     elif tail == "move":
