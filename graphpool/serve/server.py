@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -20,10 +21,42 @@ __all__ = ["import_parts", "serve"]
 _MOST_CONNECTIONS = 1024
 _TICKS = 10
 """Of the server, a tenth of a second each, between two looks at its connections."""
+_MOST_HEAD_NBYTES = 1 << 16
+"""Of a request's first line and headers, and of what lies between parts of a body."""
 _OPTIONS: dict[str, Any] = {
     "log_level": "warning", "access_log": False, "ws": "none", "server_header": False, "lifespan": "on",
-    "limit_concurrency": _MOST_CONNECTIONS, "http": "auto",
+    "limit_concurrency": _MOST_CONNECTIONS, "http": "h11",
 }  # fmt: skip
+
+with suppress(ImportError):
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    class _Protocol(HttpToolsProtocol):
+        """Refuses heads and trailers that do not end: uvicorn bounds them with h11 alone, here they fill the memory."""
+
+        _nbytes = 0  # since something was complete
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            self._nbytes += len(data)
+            super().data_received(data)
+            if self._nbytes > _MOST_HEAD_NBYTES and not self.transport.is_closing():
+                self.send_400_response(f"A request has a head of up to {_MOST_HEAD_NBYTES} bytes.")
+
+        def on_headers_complete(self) -> None:
+            self._nbytes = 0
+            super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self._nbytes = 0
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._nbytes = 0
+            super().on_message_complete()
+
+    _OPTIONS["http"] = _Protocol
 
 
 def import_parts() -> None:
