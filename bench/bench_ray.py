@@ -6,7 +6,7 @@ MODEL is an ONNX file with one input of images and a first dimension for rows, s
 run the model on images that they hold, both at once; then as many actors of Ray Data run it on as many synthetic images
 as Ray's tasks make, an image as bytes, which the actor converts; in turns. With one worker on two processors Ray has
 one beside it. Blocks have as many images as `map_batches` hands to an actor at a time, unless --block says. Ray's rates
-and processor times are those between a tenth and nine tenths of the results. Besides, Ray's rate is compared with that
+and processor times are those between a tenth and eight tenths of the results. Besides, Ray's rate is compared with that
 of its own two actors while they are in the model: where all share two processors, that is what waiting for rows costs.
 The most private memory of an actor is a sample a second, and stands beside what actors declared. Ray's metrics and task
 events are off. With --floor the same is measured for actors without graphpool, whose exponentials of NumPy take as long
@@ -165,7 +165,7 @@ def on_ray(map_batches, shape, block, count, nworkers):
     with MemoryOfActors() as memory:
         for batch in results.iter_batches(batch_size=None, prefetch_batches=1):
             done += len(next(iter(batch.values())))
-            if done >= count * (1, 9, 11)[len(samples)] / 10:  # all actors are at work from then on, and until then
+            if done >= count * (1, 8, 11)[len(samples)] / 10:  # all actors are at work from then on, and until then
                 samples.append((done, time.perf_counter(), cpu_times()))
     assert done == count
     assert memory.most <= images.memory
