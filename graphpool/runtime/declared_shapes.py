@@ -8,6 +8,7 @@ from graphpool.errors import InvalidArgumentError, OutOfMemoryError, explain
 
 from .form_charge import lacking_nbytes
 from .load_room import refused_with
+from .memory_peak import within_limit
 from .range_cover import RangeCover
 from .shape_ranges import RangePeak, corners_of, count_points, describe_key, describe_span, name_of, points_of
 
@@ -184,10 +185,12 @@ class DeclaredShapes:
         outputs: bool,
         inner_nbytes: int = 0,
         untouched_nbytes: int = 0,
+        later_nbytes: int = 0,
     ) -> RangePeak:
         """The most that a run takes, beside so much that is kept for all shapes, and what it reads of mapped files.
 
-        `inner_nbytes` is a bound of what models inside the forms take; so much of the arena no run touches.
+        `inner_nbytes` is a bound of what models inside the forms take; so much of the arena no run touches. Where the
+        limit has no room for `later_nbytes` of packed constants too, what is kept changes from run to run, up to it.
         """
         worst = self._worst[outputs]
         nbytes, point = kept_nbytes + worst.nbytes + inner_nbytes, worst.point
@@ -197,7 +200,8 @@ class DeclaredShapes:
             if other_nbytes > nbytes or not point:
                 nbytes, point, is_exact = other_nbytes, other, True
         sizes, shapes = self._ranges.sizes_at(point), self._ranges.shapes_at(point)
-        is_exact = is_exact and self._is_complete
+        most_nbytes, is_all = within_limit(nbytes + later_nbytes, engine)
+        nbytes, is_exact = nbytes if is_all else most_nbytes, is_exact and is_all and self._is_complete
         return RangePeak(nbytes, sizes, shapes, is_exact, self._is_complete, reads, engine, untouched_nbytes)
 
 

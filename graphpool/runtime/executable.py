@@ -489,6 +489,10 @@ class Executable(ResizableForm):
         """The packed constants that the constant tensor cache keeps now: key -> size in bytes."""
         return self._constants.cached()
 
+    def packable_constants(self) -> dict[Hashable, int]:
+        """The packed constants that it may come to keep: key, equal for what forms share -> size in bytes."""
+        return self._constants.packable()
+
     @property
     def constants_nbytes(self) -> int:
         """Memory of the constants but for those that lie in mapped files or are kept packed. Unit: bytes."""

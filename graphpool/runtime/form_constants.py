@@ -97,6 +97,15 @@ class FormConstants:
         origins = [step.compiled for step in self._steps if step.compiled is not None]
         return {key: nbytes for compiled in origins for key, nbytes in compiled.cached_constants().items()}
 
+    def packable(self) -> dict[Hashable, int]:
+        """All that the cache may come to keep packed: keys that are equal for what forms share -> size in bytes."""
+        found: dict[Hashable, int] = {}
+        for use in self._all_uses():
+            contents = [self.values.get(use.step.inputs[position]) for position in use.part.sources]
+            if not any(isinstance(content, PackedWeight) for content in contents):
+                found[use.part.key, tuple(map(id, contents))] = use.part.nbytes
+        return found
+
     def close(self, keeps: bool) -> None:
         """Let go of what steps read, once no run is going on; what was made for the cache stays there if so told."""
 

@@ -12,11 +12,17 @@ from .mapped_reads import NO_READS, MappedReads
 if TYPE_CHECKING:
     from .engine import Engine
 
-__all__ = ["MemoryPeak"]
+__all__ = ["MemoryPeak", "within_limit"]
 
 _FIRST_RUN_NBYTES, _THREAD_NBYTES = 10 * 2**17, 2**17
 """What comes with the first run, pages of the kernels' code and objects of the interpreter: 0.5 to 1.3 MB where it was
 measured; and with each thread: its stack and its part of the C heap."""
+
+
+def within_limit(nbytes: int, engine: Engine) -> tuple[int, bool]:
+    """What of a sum runs can take, and whether they take it all: at a limit they give up what other forms keep."""
+    limit = engine.memory_limit
+    return (nbytes, True) if limit is None or nbytes <= limit else (limit, False)
 
 
 class MemoryPeak(int):
@@ -25,7 +31,8 @@ class MemoryPeak(int):
     Attributes
     ----------
     is_exact : bool
-        Whether a run takes just that; else it is the most, as contents decide.
+        Whether a run takes just that; else it is the most: contents decide, or it is the limit of the engine, at
+        which runs give up programs of other shapes.
     reserved_nbytes : int
         What of the number runs reserve for host functions, which may write less of it. Unit: bytes.
     unbounded : tuple of str

@@ -28,8 +28,8 @@ from .executable import Executable
 from .form_record import UnwritableError
 from .load_room import LoadRoom, load_charged
 from .mapped_reads import NO_READS, MappedReads
-from .memory_peak import MemoryPeak
-from .model_memory import ModelMemory, shared_nbytes
+from .memory_peak import MemoryPeak, within_limit
+from .model_memory import ModelMemory, missing_nbytes, shared_nbytes
 from .model_port import check_is_mapping, describe_shapes, stand_in
 from .open_sessions import Sessions
 from .shape_ranges import ShapeRanges
@@ -427,10 +427,10 @@ class ModelForms(ModelRun):
             use = self._enter_shapes(shapes)
             try:
                 form = use.executable
-                nbytes, reads = self._peak_of(form, outputs, sequential), form.mapped_reads()
-                found = MemoryPeak(nbytes, reads, self._engine, form.untouched_nbytes())
+                nbytes, is_all = within_limit(self._peak_of(form, outputs, sequential), self._engine)
+                found = MemoryPeak(nbytes, form.mapped_reads(), self._engine, form.untouched_nbytes())
                 inner = form.inner_bound()
-                found.is_exact = not (inner.most_nbytes or inner.unbounded)
+                found.is_exact = is_all and not (inner.most_nbytes or inner.unbounded)
                 found.unbounded, found.objects_nbytes = inner.unbounded, inner.objects_nbytes
                 found.reserved_nbytes = form.reserved_nbytes
             finally:
@@ -444,7 +444,10 @@ class ModelForms(ModelRun):
         kept_nbytes, untouched_nbytes = self.kept_nbytes() + self.sessions.nbytes, 0
         if self.declared.most_run_nbytes is not None:  # no other form runs
             untouched_nbytes = min([form.untouched_nbytes() for form in self.variable], default=0)
-        found = self.declared.peak(kept_nbytes, reads, self._engine, outputs, inner_nbytes, untouched_nbytes)
+        later_nbytes = missing_nbytes(list(self.variable))
+        found = self.declared.peak(
+            kept_nbytes, reads, self._engine, outputs, inner_nbytes, untouched_nbytes, later_nbytes
+        )
         found.unbounded = tuple(dict.fromkeys(name for bound in bounds for name in bound.unbounded))
         found.is_exact = found.is_exact and not found.unbounded
         found.reserved_nbytes = max((form.reserved_nbytes for form in self.variable), default=0)

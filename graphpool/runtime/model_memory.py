@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-__all__ = ["Candidate", "ModelCounts", "ModelMemory", "ModelUsage", "Ranked", "check_priority", "shared_nbytes"]
+__all__ = [
+    "Candidate", "ModelCounts", "ModelMemory", "ModelUsage", "Ranked", "check_priority", "missing_nbytes",
+    "shared_nbytes",
+]  # fmt: skip
 
 PATIENCE = 2.0
 """How many of its usual intervals a model may stay unused before its worth begins to fall."""
@@ -368,6 +371,12 @@ def check_priority(priority: Any) -> float:
 def _constants_of(forms: Iterable[Executable]) -> dict[int, Any]:
     """Contents of constants by identity."""
     return {id(value): value for form in forms for value in form.form.constants.values()}
+
+
+def missing_nbytes(forms: Sequence[Executable]) -> int:
+    """Bytes of packed constants that forms may come to keep beside those that the cache has now."""
+    packable = {key: nbytes for form in forms for key, nbytes in form.packable_constants().items()}
+    return max(0, sum(packable.values()) - shared_nbytes(forms)[2])
 
 
 def shared_nbytes(forms: Sequence[Executable]) -> tuple[int, int, int]:

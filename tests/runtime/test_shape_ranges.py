@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
+from graphpool.demo import model_path
 from graphpool.runtime.model import Model
 from graphpool.runtime.model_form import ModelForm
 from graphpool.runtime.model_port import ModelPort
@@ -143,6 +144,22 @@ def test_the_largest_peak_is_a_limit_under_which_eight_threads_run(name):
         run_threads(8, work)
         assert engine.budget.peak <= limit
         assert model.stats().runs == 8 * 40
+
+
+@pytest.mark.parametrize("less_nbytes", [1, 20_000, 80_000])
+def test_without_room_for_all_that_is_kept_no_run_passes_what_is_told(less_nbytes):
+    ranges = {"batch": (1, 40)}
+    with gp.onnx.load(model_path("digits_cnn"), threads=1, shapes=ranges) as model:
+        most = model.predict_peak()
+        assert most.is_exact
+    limit = int(most) - less_nbytes
+    with gp.onnx.load(model_path("digits_cnn"), threads=1, shapes=ranges, memory_limit=limit) as model:
+        told = model.predict_peak()
+        for size in (1, 2, 3, 20, 39, 40, 2):
+            model.run({"image": np.zeros((size, *model.inputs[0].shape[1:]), np.float32)})
+            assert model.engine.budget.peak <= told <= limit
+            assert model.predict_peak({"image": (size, *model.inputs[0].shape[1:])}) <= limit
+        assert not told.is_exact
 
 
 def test_a_limit_refuses_at_loading_and_names_the_ranges_that_fit():
