@@ -96,8 +96,8 @@ static inline __m256i to_integers(__m256 x, float hi)
 static inline __m256 scaled(const float *src, float scale, float zero_point, const int is_scaled)
 {
     const __m256 x = _mm256_loadu_ps(src), by = _mm256_set1_ps(scale), to = _mm256_set1_ps(zero_point);
-    const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    return is_scaled ? _mm256_add_ps(_mm256_round_ps(_mm256_div_ps(x, by), nearest), to) : x;
+    enum { NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+    return is_scaled ? _mm256_add_ps(_mm256_round_ps(_mm256_div_ps(x, by), NEAREST), to) : x;
 }
 
 static inline int64_t store_bytes(const float *restrict src, char *to, int64_t n, const int is_signed, float scale,
