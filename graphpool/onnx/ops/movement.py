@@ -18,7 +18,7 @@ from graphpool.onnx.types import data_type, is_f32_number
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from graphpool.onnx.build import NodeView
 
@@ -130,14 +130,31 @@ def _split(n: NodeView) -> list[Value]:
 
 
 def _pad(n: NodeView) -> Value:
-    """Pads of some axes, positive or negative ones; those take elements away."""
+    """Pads of some axes, positive or negative ones."""
     ndim, mode = len(n[0].shape), n.attr("mode", "constant")
     pads = n.ints("pads", 1) or list(n.attr("paddings") or ())
     axes = [axis % ndim for axis in n.ints("axes", 3) or range(ndim)]
-    begin, end = [0] * ndim, [0] * ndim
-    for axis, first, last in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
-        begin[axis], end[axis] = first, last
+    sides = dict(zip(axes, zip(pads[: len(axes)], pads[len(axes) :], strict=True), strict=True))
     value = n.known(2).item() if n.has(2) else n.attr("value", 0.0)
+    return _padded(n, sides, mode, value)
+
+
+def _center_crop_pad(n: NodeView) -> Value:
+    """Each axis cut, or surrounded by zeros, at both ends alike; what is odd goes to the end."""
+    targets, axes = n.ints("shape", 1) or [], n.attr("axes") or range(len(n[0].shape))
+    n.check(len(targets) == len(axes), "number of sizes", f"{len(axes)}, one for each axis", len(targets))
+    n.check(all(target >= 0 for target in targets), "sizes", "at least 0", targets)
+    sides = {}
+    for axis, target in zip(axes, targets, strict=True):
+        size = n[0].shape[axis]
+        first = (target - size) // 2 if target >= size else -((size - target) // 2)
+        sides[axis % len(n[0].shape)] = first, target - size - first
+    return _padded(n, sides, "constant", 0.0)
+
+
+def _padded(n: NodeView, sides: Mapping[int, tuple[int, int]], mode: str, value: Any) -> Value:
+    """The first input with pads of axes, before and behind; negative ones take elements away."""
+    begin, end = zip(*(sides.get(axis, (0, 0)) for axis in range(len(n[0].shape))), strict=True)
     cut = n[0]
     if any(pad < 0 for pad in begin + end):
         n.require(mode == "constant", "negative pads of a mode")
@@ -145,7 +162,7 @@ def _pad(n: NodeView) -> Value:
         ends = [dim + min(last, 0) for dim, last in zip(cut.shape, end, strict=True)]
         sizes = list(map(operator.sub, ends, starts))
         n.check(all(size >= 0 for size in sizes), "sizes without what negative pads take", "at least 0", sizes)
-        cut = n.emit("Slice", cut, starts=starts, ends=ends, axes=range(ndim))
+        cut = n.emit("Slice", cut, starts=starts, ends=ends, axes=range(len(sizes)))
     pads_begin, pads_end = ([max(pad, 0) for pad in side] for side in (begin, end))
     if mode != "constant":
         padded = [dim for dim, *pads in zip(cut.shape, pads_begin, pads_end, strict=True) if any(pads)]
@@ -267,6 +284,6 @@ def _eye_like(n: NodeView) -> Value:
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose,
     "Concat": _concat, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "Expand": _expand,
-    "Slice": _slice, "Split": _split, "Pad": _pad, "TensorScatter": _tensor_scatter, "EyeLike": _eye_like,
-    "ConstantOfShape": _constant_of_shape, "Range": _range,
+    "Slice": _slice, "Split": _split, "Pad": _pad, "CenterCropPad": _center_crop_pad, "EyeLike": _eye_like,
+    "TensorScatter": _tensor_scatter, "ConstantOfShape": _constant_of_shape, "Range": _range,
 }  # fmt: skip

@@ -44,6 +44,22 @@ def test_squeeze_and_unsqueeze():
     assert check_against_evaluator(*node_model("Unsqueeze", [X], opset=11, axes=[1])) == 0
 
 
+@pytest.mark.parametrize(
+    ("sizes", "attrs"), [((5, 1, 0, 4), {}), ((3, 4), {"axes": [-1, 1]}), ((2, 3, 4, 1), {}), ((7,), {"axes": [2]})]
+)
+def test_center_crop_pad(sizes, attrs):
+    assert check_against_evaluator(*node_model("CenterCropPad", [X, ints(*sizes)], **attrs)) == 0
+
+
+def test_center_crop_pad_with_a_size_too_few():
+    node = helper.make_node("CenterCropPad", ["x", "sizes"], ["y"], "the_crop")
+    x, y = (helper.make_tensor_value_info(name, 1, ["a", "b", "c"]) for name in "xy")
+    graph = helper.make_graph([node], "g", [x, helper.make_tensor_value_info("sizes", 7, [2])], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with gp.onnx.load(model) as loaded, pytest.raises(gp.InvalidShapeError, match=r"'the_crop' .*number of axes"):
+        loaded.run({"x": random_array((5, 2, 1)), "sizes": ints(3, 3)})
+
+
 def test_a_pad_with_a_quantised_number():
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["number"]),
