@@ -38,6 +38,8 @@ cdef tuple _variable_layout(tuple shape, list strides, Py_ssize_t axis, step, mo
         if type(item) is not Size and type(item) is not int or not 0 <= item:
             return None
         strides[axis] = step
+        if axis == 0:   # nothing lies further apart than all of these
+            return tuple(strides) if step < most and step * item < most else None
         if item != 0:
             step = step * item
     return tuple(strides) if step < most else None

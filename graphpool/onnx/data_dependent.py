@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SizeItems:
-    """A small integer array of which some elements are extents: inputs by name, of shape (0, extent).
+    """A small integer array of which some elements are extents: inputs by name, of shape (extent, 0).
 
     A pair of names is the difference of two extents, for what may be negative.
     """
@@ -44,7 +44,7 @@ class SizeItems:
         def size(item: Any) -> Any:
             if isinstance(item, tuple):
                 return size(item[0]) - size(item[1])
-            return shapes[item][1] if isinstance(item, str) else item
+            return shapes[item][0] if isinstance(item, str) else item
 
         found = list(map(size, self.items.reshape(-1)))
         return shape_array(_objects(found, self.items.shape), self.dtype)
@@ -190,7 +190,7 @@ class OuterValues:
             pair = f"{name}[{number}]", f"-{name}[{number}]"
             for sign, port in zip((1, -1), pair, strict=True):
                 described = DataDependentInput(port, 1, partial(_as_extent, number, sign), _unbounded)
-                self._take(described, ModelPort(port, DataType.BOOLEAN, (0, None)), [value])
+                self._take(described, ModelPort(port, DataType.BOOLEAN, (None, 0)), [value])
             items.append(pair)
         self.sizes[name] = SizeItems(_objects(items, value.shape), value.dtype.numpy)
 
@@ -206,15 +206,15 @@ class OuterValues:
         if name not in self._extents:
             self._extents.add(name)
             empty = self._builder.literal([[False]], DataType.BOOLEAN)
-            none = self._builder.emit("Slice", empty, starts=[0], ends=[0], axes=[0])[0]
-            tensor = self._builder.emit("Expand", none, shape=(0, size))[0]
-            self._take(DataDependentInput(name), ModelPort(name, DataType.BOOLEAN, (0, size_name(size))), [tensor])
+            none = self._builder.emit("Slice", empty, starts=[0], ends=[0], axes=[1])[0]
+            tensor = self._builder.emit("Expand", none, shape=(size, 0))[0]
+            self._take(DataDependentInput(name), ModelPort(name, DataType.BOOLEAN, (size_name(size), 0)), [tensor])
         return name
 
 
 def _as_extent(number: int, sign: int, array: Any) -> Any:
     """An array without elements whose extent is an element, or minus it; no extent is negative."""
-    return np.empty((0, min(max(sign * int(array.reshape(-1)[number]), 0), _MOST_EXTENT)), bool)
+    return np.empty((min(max(sign * int(array.reshape(-1)[number]), 0), _MOST_EXTENT), 0), bool)
 
 
 _MOST_EXTENT = 2**48

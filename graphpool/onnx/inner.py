@@ -378,7 +378,7 @@ class _Body:
         self.inner = Inner(self._walk, self._node, graph, self._path, self._own(), known, sizes)
         shapes = [value.shape for value in repeated.states] + [value.shape[1:] for value, _ in repeated.scanned]
         if repeated.checks:
-            shapes.insert(0, (0, 1) if self.is_extent else ())
+            shapes.insert(0, (1, 0) if self.is_extent else ())
         found, self.is_native = self.inner.rehearse(self._walk, shapes)
         check = found.pop(0) if repeated.checks else None
         self.has_check = check is not None and not (goes_on(graph) or (check.is_known and bool(np.all(check.content))))
@@ -428,7 +428,7 @@ class _Body:
         ports = []
         if repeated.checks:
             if self.is_extent:
-                ports.append(ModelPort(_NUMBER, DataType.BOOLEAN, (0, None)))
+                ports.append(ModelPort(_NUMBER, DataType.BOOLEAN, (None, 0)))
             else:
                 ports.append(ModelPort(repeated.graph.inputs[0], DataType.S64, ()))
         for number, (value, given) in enumerate(zip(repeated.states, self.given, strict=False)):

@@ -9,13 +9,13 @@ class TripSizes:
     def __init__(
         self,
         program: SizeProgram,
-        symbols: Sequence[int],
         sources: Sequence[int],
-        kept: Sequence[tuple[int, int]],
-        states: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]],
+        kept: Sequence[int],
+        states: Sequence[tuple[tuple[int, ...], tuple[int, ...], int]],
         writers: Sequence[tuple[VariableProgram, Program, Numbers]],
         rooms: Sequence[tuple[SizeTable, Numbers]],
     ) -> None: ...
+    def begin(self, symbols: list[int], kept: list[int], shapes: list[tuple[int, ...]]) -> None: ...
     def set_capacity(self, number: int, nbytes: int) -> None: ...
     def shape(self, number: int) -> tuple[int, ...]: ...
     def needed_nbytes(self, number: int) -> int: ...

@@ -24,16 +24,14 @@ cdef class TripSizes:
     Parameters
     ----------
     program : SizeProgram
-    symbols : sequence of int
-        What they are in the first trip.
     sources : sequence of int
         Of each symbol the dimension that it is, counted over all states; -1 for the number of the trip, -2 for one that
         stays.
-    kept : sequence of (Size or int, int)
-        Sizes, and what they must be in all trips.
-    states : sequence of (tuple of int, tuple, tuple, Size or int)
-        Of each state its shape in the first trip, the sizes of the input, where None stands for any, and of the output,
-        and those of the output in bytes.
+    kept : sequence of Size or int
+        Sizes that stay in all trips.
+    states : sequence of (tuple, tuple, Size or int)
+        Of each state the sizes of the input, where None stands for any, and of the output, and those of the output in
+        bytes.
     writers : sequence of (VariableProgram, Program, Numbers)
         What is rewritten, and the offsets of its temporaries.
     rooms : sequence of (SizeTable, Numbers)
@@ -41,33 +39,31 @@ cdef class TripSizes:
 
     Notes
     -----
-    Ownership: keeps the programs, which nobody else runs meanwhile. Threads: one at a time. Cost of a trip: 2 ns for a
-    term, 1 ns for a number that varies.
+    `begin` is to be called before the trips of each loop. Ownership: keeps the programs, which nobody else runs
+    meanwhile. Threads: one at a time. Cost of a trip: 2 ns for a term, 1 ns for a number that varies.
     """
 
-    def __cinit__(self, SizeProgram program not None, symbols, sources, kept, states, writers, rooms):
+    def __cinit__(self, SizeProgram program not None, sources, kept, states, writers, rooms):
         cdef int64_t k = 0
         self.program = program
         self.values = SizeValues(program.trace, program.nterms, program.nsymbols)
         self.nsymbols, self.nkept, self.nstates = program.nsymbols, len(kept), len(states)
-        self.ndims = sum([len(shape) for shape, *_ in states])
+        self.ndims = sum([len(sizes) for sizes, *_ in states])
         self.sources = <int32_t *>calloc(self.nsymbols + 1, sizeof(int32_t))
         self.kept = <Kept *>calloc(self.nkept + 1, sizeof(Kept))
         self.dims = <Dim *>calloc(self.ndims + 1, sizeof(Dim))
         self.states = <Held *>calloc(self.nstates + 1, sizeof(Held))
         if self.sources == NULL or self.kept == NULL or self.dims == NULL or self.states == NULL:
             raise MemoryError()
-        if not len(symbols) == len(sources) == self.nsymbols:
-            raise StateError(explain("symbols", accepted=self.nsymbols, got=(len(symbols), len(sources))))
+        if len(sources) != self.nsymbols:
+            raise StateError(explain("sources of symbols", accepted=self.nsymbols, got=len(sources)))
         for k in range(self.nsymbols):
-            self.values.values[self.values.nterms + k] = symbols[k]
             self.sources[k] = sources[k]
             if not FIXED <= self.sources[k] < self.ndims:
                 raise IndexError(sources[k])
-        for k, (size, number) in enumerate(kept):
-            self.kept[k] = Kept(self._term(size), number)
-            if self.kept[k].term == NONE and size != number:
-                raise StateError(explain("a size that stays", accepted=number, got=size))
+        for k, size in enumerate(kept):
+            self.kept[k].term = self._term(size)
+            self.kept[k].value = size if self.kept[k].term == NONE else 0
         self._put_states(states)
         self.writers, self.rooms = list(writers), list(rooms)
         for variable, made, offsets in self.writers:
@@ -93,12 +89,12 @@ cdef class TripSizes:
 
     def _put_states(self, states):
         cdef int64_t place = 0, k, term, next_term
-        for k, (shape, sizes, next_sizes, nbytes) in enumerate(states):
+        for k, (sizes, next_sizes, nbytes) in enumerate(states):
             term = self._term(nbytes)
-            self.states[k] = Held(place, len(shape), term, nbytes if term == NONE else 0, 0)
-            for number, size, other in zip(shape, sizes, next_sizes, strict=True):
+            self.states[k] = Held(place, len(sizes), term, nbytes if term == NONE else 0, 0)
+            for size, other in zip(sizes, next_sizes, strict=True):
                 term, next_term = self._term(size), self._term(other)
-                self.dims[place] = Dim(number, term, ANY, next_term, other if next_term == NONE else 0)
+                self.dims[place] = Dim(0, term, ANY, next_term, other if next_term == NONE else 0)
                 if term == NONE and size is not None:
                     self.dims[place].plain = size
                 place += 1
@@ -113,6 +109,37 @@ cdef class TripSizes:
         if not 0 <= number < self.nstates:
             raise IndexError(number)
         return number
+
+    def begin(self, list symbols not None, list kept not None, list shapes not None):
+        """Let the sizes be those of a loop's first trip.
+
+        Parameters
+        ----------
+        symbols : list of int
+        kept : list of int
+            What the sizes that stay must be.
+        shapes : list of tuple of int
+            Of the states.
+        """
+        cdef int64_t k, axis
+        cdef tuple shape
+        if len(symbols) != self.nsymbols or len(kept) != self.nkept or len(shapes) != self.nstates:
+            got = len(symbols), len(kept), len(shapes)
+            raise StateError(explain("sizes", accepted=(self.nsymbols, self.nkept, self.nstates), got=got))
+        self.is_current = False
+        for k in range(self.nsymbols):
+            self.values.values[self.values.nterms + k] = symbols[k]
+        for k in range(self.nkept):
+            if self.kept[k].term != NONE:
+                self.kept[k].value = kept[k]
+            elif self.kept[k].value != kept[k]:
+                raise StateError(explain("a size that stays", accepted=self.kept[k].value, got=kept[k]))
+        for k in range(self.nstates):
+            shape = shapes[k]
+            if len(shape) != self.states[k].rank:
+                raise StateError(explain("dimensions of a state", accepted=self.states[k].rank, got=len(shape)))
+            for axis in range(self.states[k].rank):
+                self.dims[self.states[k].first + axis].now = shape[axis]
 
     def set_capacity(self, int64_t number, int64_t nbytes):
         """Say how large the buffers of a state are. Unit: bytes."""

@@ -420,7 +420,13 @@ class Executable(ResizableForm):
         finally:
             if found is None:
                 self._leave()
-        return None if found is None else OpenTrips(facts, found, layout)
+        if found is None:
+            return None
+        try:
+            return OpenTrips(facts, found, layout)
+        except BaseException:
+            found.close()
+            raise
 
     def leave_open(self, trips: OpenTrips) -> None:
         """Keep it for the next loop, or close it where no form is left for it."""

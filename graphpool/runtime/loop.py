@@ -268,7 +268,7 @@ class _Run:
         for (name, is_turned), array in zip(ports.scanned, self._scanned, strict=True):
             found[name] = array[self._most - 1 - self._done if is_turned else self._done, ...]
         if ports.counter is not None:
-            found[ports.counter] = np.empty((0, self._done), bool) if ports.is_extent else np.array(self._done)
+            found[ports.counter] = np.empty((self._done, 0), bool) if ports.is_extent else np.array(self._done)
         return found
 
     def _advance(self, form: Executable, inputs: dict[str, Any]) -> None:
@@ -360,7 +360,7 @@ class _Run:
         grows = trips.is_appended(number, state.shape)
         if known is None or (known[0] is known[1]) is not grows or len(known[0]) < state.nbytes:
             nbytes = max(state.nbytes, 1)
-            room_nbytes = 2 * nbytes + _LEAST_NBYTES if grows else nbytes
+            room_nbytes = 2 * nbytes + _LEAST_NBYTES if trips.may_grow(number) else nbytes
             known = self._rooms[number] = self._room_of(room_nbytes, nbytes, grows)
         if not grows:
             return known if not np.may_share_memory(state, known[0]) else known[::-1]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._sizes import key_of
+
 from .held_states import lengthens
 from .trip_places import moved_states
 
@@ -36,7 +38,11 @@ class OpenTrips:
     """
 
     def __init__(self, facts: TripFacts, form: Executable, layout: RangeLayout) -> None:
-        self._facts, self.form, self._layout = facts, form, layout
+        self._facts, self.form = facts, form
+        kept = [size for _, sizes in facts.still for size in sizes] + [size for sizes in facts.rows for size in sizes]
+        states = [sizes for _, sizes in facts.states]
+        variable = facts.first.variable
+        self._sizes = variable.trip_sizes(facts.sources, kept, states, form.programs, layout.plans)
 
     def sizes(self, inputs: Mapping[str, Any], rows: Sequence[Any]) -> TripSizes | None:
         """What changes from a trip with these inputs on; None where a symbol would have two values.
@@ -47,15 +53,18 @@ class OpenTrips:
         symbols = facts.symbols(inputs)
         if symbols is None:
             return None
-        states = [(inputs[name].shape, *sizes) for name, sizes in facts.states]
-        kept = [pair for name, sizes in facts.still for pair in zip(sizes, inputs[name].shape, strict=True)]
-        kept += [pair for sizes, shape in zip(facts.rows, rows, strict=True) for pair in zip(sizes, shape, strict=True)]
-        form, plans = self.form, self._layout.plans
-        return facts.first.variable.trip_sizes(symbols, facts.sources, kept, states, form.programs, plans)
+        kept = [size for name, _ in facts.still for size in inputs[name].shape]
+        kept += [size for shape in rows for size in shape]
+        self._sizes.begin(symbols, kept, [inputs[name].shape for name, _ in facts.states])
+        return self._sizes
 
     def run(self, places: TripPlaces, sizes: TripSizes, most: int, time_ns: int) -> tuple[int, Trips, list[Any]]:
         """Make so many trips at most: how many there were, why they ended, and what the states are now."""
         return self.form.runner.go_on(places, sizes, most, time_ns)
+
+    def may_grow(self, number: int) -> bool:
+        """Whether a trip may leave a state with other sizes than it found it."""
+        return number in self._facts.growing
 
     def is_appended(self, number: int, shape: Sequence[int]) -> bool:
         """Whether trips make a state of this shape longer behind all that it has, so that it can stay where it is."""
@@ -82,25 +91,32 @@ class TripFacts:
         Sizes of what each trip gives.
     appended : dict of int to int
         States that a trip makes longer at their end, and nothing else -> the axis.
+    growing : set of int
+        States whose sizes a trip may change.
     sources : list of int
         Of each symbol what says it in a trip, as `TripSizes` takes it.
     """
 
     def __init__(self, first: Executable, ports: LoopPorts) -> None:
         form, sizes_of = first.form, first.sizes_of
-        self.first, self.moved = first, moved_states(ports, form)
+        self.first: Executable = first
+        self.moved = moved_states(ports, form)
         self.states: list[tuple[str, tuple[Any, Any, Any]]] = []
+        self.growing: set[int] = set()
         numbers: dict[tuple[str, int], int] = {}
-        for source, target in [ports.states[number] for number in self.moved]:
+        for number in self.moved:
+            source, target = ports.states[number]
             read, (sizes, nbytes) = sizes_of(form.inputs[source]), sizes_of(form.outputs[target])
             self.states.append((source, ((None,) * len(sizes) if read is None else read[0], sizes, nbytes)))
+            if read is None or key_of(read[0]) != key_of(sizes):
+                self.growing.add(number)
             numbers.update({(source, axis): len(numbers) + axis for axis in range(len(sizes))})
         if ports.is_extent and ports.counter is not None:
-            numbers[ports.counter, 1] = _COUNTER
+            numbers[ports.counter, 0] = _COUNTER
         others = form.inputs.keys() - {source for source, _ in self.states} - {ports.counter}
         found = [(name, sizes_of(form.inputs[name])) for name in others]
-        self.still = [(name, read[0]) for name, read in found if read is not None]
-        self.rows = [sizes_of(form.outputs[name])[0] for name, _ in ports.rows]
+        self.still: list[tuple[str, Any]] = [(name, read[0]) for name, read in found if read is not None]
+        self.rows: list[tuple[int, ...]] = [sizes_of(form.outputs[name])[0] for name, _ in ports.rows]
         joins = {(op.inputs[0].id, op.outputs[0].id): op.attrs["axis"] for op in form.graph.ops if lengthens(op)}
         self.appended: dict[int, int] = {}
         for number in self.moved:
@@ -108,8 +124,9 @@ class TripFacts:
             axis = joins.get((form.inputs[source], form.outputs[target]))
             if axis is not None:
                 self.appended[number] = axis
-        places = first.variable.places
-        self.sources = [next((numbers[place] for place in some if place in numbers), _FIXED) for some in places]
+        self.sources: list[int] = [
+            next((numbers[place] for place in some if place in numbers), _FIXED) for some in first.variable.places
+        ]
 
     @classmethod
     def of(cls, first: Executable, ports: LoopPorts) -> TripFacts | None:

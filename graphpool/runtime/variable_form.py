@@ -220,10 +220,9 @@ class VariableForm:
 
     def trip_sizes(
         self,
-        symbols: Sequence[int],
         sources: Sequence[int],
-        kept: Sequence[tuple[int, int]],
-        states: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]],
+        kept: Sequence[int],
+        states: Sequence[tuple[tuple[int, ...], tuple[int, ...], int]],
         programs: Sequence[Program],
         plans: Sequence[Plan],
     ) -> TripSizes:
@@ -231,7 +230,7 @@ class VariableForm:
         made = list(zip(self._partitions, programs, plans, strict=True))
         writers = [variable.writer(program, plan) for variable, program, plan in made]
         rooms = [variable.room(plan) for variable, _, plan in made]
-        return TripSizes(self._program, symbols, sources, kept, states, writers, rooms)
+        return TripSizes(self._program, sources, kept, states, writers, rooms)
 
     def bounds(self, spans: Mapping[str, Any]) -> SizeBounds:
         """What all sizes are at least and at most, where each dimension of the inputs is from one number to another."""

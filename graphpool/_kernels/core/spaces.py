@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from graphpool._sizes import is_variable, key_of
 from graphpool.errors import InvalidShapeError, explain
 from graphpool.typing import MAX_NDIM, dense_strides
 
@@ -35,13 +36,21 @@ def collapse(shape: Sequence[int], *layouts: Sequence[int]) -> list[tuple[int, .
     axes: list[tuple[int, ...]] = []
     for axis in zip(*map(reversed, (shape, *layouts)), strict=True):
         dim = axis[0]
+        if is_variable(dim) and axes and key_of(axis[1:]) == key_of(_next_strides(axes[-1])):
+            axes[-1] = (axes[-1][0] * dim, *axes[-1][1:])  # whether it is 1 is not asked
+            continue
         if dim == 1:
             continue
-        if axes and axis[1:] == tuple([axes[-1][0] * inner for inner in axes[-1][1:]]):
+        if axes and axis[1:] == _next_strides(axes[-1]):
             axes[-1] = (axes[-1][0] * dim, *axes[-1][1:])
         else:
             axes.append(axis)
     return axes or [(1,) * (1 + len(layouts))]
+
+
+def _next_strides(axis: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the axis around one, where nothing lies between its rounds."""
+    return tuple([axis[0] * stride for stride in axis[1:]])
 
 
 def _check_shape(name: str, shape: Sequence[int]) -> None:

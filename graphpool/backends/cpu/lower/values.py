@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import NamedTuple, dataclass
 
-from ...._sizes import hint_of
+from ...._sizes import hint_of, is_variable, key_of
 from ....typing import DataType, dense_strides
 
 if TYPE_CHECKING:
@@ -85,9 +85,11 @@ class Value(NamedTuple):
         """Whether the elements lie without gaps, axes in this order."""
         step = 1
         for axis in reversed(order):
-            dim = self.shape[axis]
-            if dim > 1:
-                if self.strides[axis] != step:
+            dim, stride = self.shape[axis], self.strides[axis]
+            if is_variable(dim) and key_of(stride) == key_of(step):  # whether it is 1 is not asked then
+                step *= dim
+            elif dim > 1:
+                if stride != step:
                     return False
                 step *= dim
         return True
