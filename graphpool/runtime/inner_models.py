@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["InnerModels", "is_inner"]
 
 
-_local = threading.local()
+class _Local(threading.local):
+    is_inner = False  # what a thread has no value of costs an exception otherwise
+
+
+_local = _Local()
 
 
 def is_inner() -> bool:
     """Whether this thread runs an inner model: the run around it holds memory, so it must not wait for others'."""
-    return getattr(_local, "is_inner", False)
+    return _local.is_inner
 
 
 class inner_run:  # noqa: N801 - a context manager; one of contextlib takes a microsecond more

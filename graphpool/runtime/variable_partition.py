@@ -189,8 +189,10 @@ class VariablePartition:
 
         None as of `program`.
         """
-        holding = [plan for plan in self._plans if sizes.is_within(plan.sizes)]
-        known = min(holding, key=lambda plan: plan.nbytes, default=None)
+        known: Plan | None = None
+        for plan in self._plans:
+            if (known is None or plan.nbytes < known.nbytes) and sizes.is_within(plan.sizes):
+                known = plan
         if known is not None and known.sizes.total <= 2 * sizes.total:
             return known
         exact = self._plan_of(tuple(sizes))
