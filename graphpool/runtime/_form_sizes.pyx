@@ -49,6 +49,7 @@ cdef class FormSizes:
 
     cdef dict numbers
     cdef list kinds             # rank, whether there are strides, type
+    cdef list types             # of each kind as NumPy has it
     cdef list sizes             # of each kind its shape, strides if there are any, and bytes
     cdef SizeTable table        # the same
 
@@ -65,7 +66,12 @@ cdef class FormSizes:
                 shape, strides = tensor.shape or (), tensor.strides if tensor.dtype.bits != 4 else None
                 self.kinds.append((len(shape), strides is not None, tensor.dtype))
                 self.sizes += [*shape, *(strides or ()), prod(shape) * tensor.dtype.numpy.itemsize]
+        self._finish()
+
+    cdef int _finish(self) except -1:
         self.table = SizeTable(self.sizes)
+        self.types = [data_type.numpy for _, _, data_type in self.kinds]
+        return 0
 
     def __reduce__(self):
         return _restore, (self.numbers, self.kinds, self.sizes)
@@ -84,16 +90,16 @@ cdef class FormSizes:
         """By id, `SizedArrays`; `values` are None where nothing varies."""
         cdef SizedArrays found = SizedArrays.__new__(SizedArrays)
         cdef Numbers sizes = self.table.plain if values is None else self.table.of(values)
-        cdef Py_ssize_t place = 0, rank
+        cdef Py_ssize_t place = 0, rank, k
         cdef bint has_strides
         found.numbers, found.made = self.numbers, []
-        for rank, has_strides, data_type in self.kinds:
+        for k, (rank, has_strides, _) in enumerate(self.kinds):
             shape, strides = numbers_at(sizes, place, rank), None
             place += rank
             if has_strides:
                 strides = numbers_at(sizes, place, rank)
                 place += rank
-            found.made.append(tuple.__new__(Described, (shape, strides, data_type.numpy, sizes.numbers[place])))
+            found.made.append(tuple.__new__(Described, (shape, strides, self.types[k], sizes.numbers[place])))
             place += 1
         return found
 
@@ -101,7 +107,8 @@ cdef class FormSizes:
 def _restore(numbers, kinds, sizes):
     """What `FormSizes.__reduce__` describes."""
     cdef FormSizes made = FormSizes({}, ())
-    made.numbers, made.kinds, made.sizes, made.table = numbers, kinds, sizes, SizeTable(sizes)
+    made.numbers, made.kinds, made.sizes = numbers, kinds, sizes
+    made._finish()
     return made
 
 
