@@ -387,6 +387,15 @@ class Executable(ResizableForm):
             return (constant.shape, constant.nbytes) if constant.flags.c_contiguous else None
         return self._sizes.sizes_of(tensor_id)
 
+    def origins(self, output: str) -> list[Any] | None:
+        """Of each dimension of an output its size where that does not vary, else an input and the axis whose size it is.
+
+        None for a dimension that is computed otherwise; None in all where sizes are fixed, or follow from contents.
+        """
+        first = self if self._first is None else self._first
+        found = None if first._variable is None else first.sizes_of(first.form.outputs[output])
+        return None if found is None else [first.variable.origin(size) for size in found[0]]
+
     def take_open(self, ports: LoopPorts, inputs: Mapping[str, Any]) -> OpenTrips | None:
         """What makes trips of which each may have other shapes, for one loop at a time; None where that cannot be.
 

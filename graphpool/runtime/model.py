@@ -212,6 +212,8 @@ class Model(Ranked):
             The input, of shape (batch, length), whose zeros hide positions from the model, such as
             ``attention_mask``. Requests of like lengths are then filled up with zeros and run as one batch, and results
             cut to the request's own size; they may differ from those of `run` in the last places, as between kernels.
+            All inputs have the batch by one name (`shapes` gives dimensions names), and every output has a row for each
+            of its rows.
             None: requests run side by side, one on each thread of the engine, with the results of `run`.
         most_rows : int, default=8
             Of a batch.
@@ -224,7 +226,8 @@ class Model(Ranked):
         Raises
         ------
         InvalidArgumentError
-            The mask is no input of that kind, or a port does not say where its rows are.
+            The mask is no input of that kind, an input does not say where its rows are, or a dimension of an output
+            follows from rows or lengths in another way than to be as large.
 
         Otherwise as `run`, of the first request that fails, after all others have ended.
 
@@ -240,11 +243,16 @@ class Model(Ranked):
             check_is_mapping("requests: each of them", job, "names of inputs as keys, and arrays for them")
         if mask is None:
             return run_side_by_side(self.run, jobs, self._forms.stream)
-        padding = Padding(self.inputs, self.outputs, mask, most_rows)
+        padding = Padding(self.inputs, self.outputs, self._forms.dims, mask, most_rows)
         checked = [padding.checked(request) for request in jobs]
         results: list[dict[str, Any]] = [{} for _ in checked]
         for batch in padding.batches(checked):
-            for number, found in padding.split(self.run(padding.join(checked, batch)), batch):
+            if len(batch.numbers) == 1:
+                results[batch.numbers[0]] = self.run(checked[batch.numbers[0]])
+                continue
+            joined = padding.join(checked, batch)
+            axes = padding.axes(self.specialise(joined))
+            for number, found in padding.split(self.run(joined), batch, axes):
                 results[number] = found
         return results
 

@@ -113,6 +113,8 @@ class ModelForms(ModelRun):
     sessions : Sessions
     stream : Stream
         Of all forms: whoever finds its threads taken works alone.
+    dims : dict of str to tuple or None
+        Names and numbers of the dimensions of each input, as declared.
     arguments : dict
         What a pickled model needs to make them again.
 
@@ -149,6 +151,7 @@ class ModelForms(ModelRun):
         )
         varies = engine.device.forms.vary and getattr(specialise, "takes_sizes", False)
         dims = ranges.dims if varies and not is_fixed else None
+        self.dims = ranges.dims
         self.variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)
         engine.budget.register(self.cache, stage=IDLE_PRIMITIVES, keeper=keeper)
         self.sessions = Sessions()

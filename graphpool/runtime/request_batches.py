@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ._stream import Stream
+    from .executable import Executable
     from .model_port import ModelPort
 
     Arrays = dict[str, Any]
@@ -76,6 +77,8 @@ class Padding:
     Parameters
     ----------
     inputs, outputs : sequence of ModelPort
+    dims : mapping of str to tuple
+        Names and numbers of the dimensions of each input, as the user has declared them.
     mask : str
         The input of shape (batch, length), both with names: zeros hide positions from the model.
     most_rows : int
@@ -84,15 +87,22 @@ class Padding:
     Raises
     ------
     InvalidArgumentError
-        The mask is no such input, or the dimensions of another port do not say where rows and positions are.
+        The mask is no such input, or the dimensions of another one do not say where rows and positions are.
     """
 
-    def __init__(self, inputs: Sequence[ModelPort], outputs: Sequence[ModelPort], mask: str, most_rows: int) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[ModelPort],
+        outputs: Sequence[ModelPort],
+        dims: Mapping[str, Any],
+        mask: str,
+        most_rows: int,
+    ) -> None:
         if not isinstance(most_rows, (int, np.integer)) or most_rows < 1:
             raise InvalidArgumentError(explain("most_rows", accepted="an int of at least 1", got=repr(most_rows)))
         found = next((port for port in inputs if port.name == mask), None)
-        dims = () if found is None or found.shape is None else found.shape
-        if len(dims) != 2 or dims[0] == dims[1] or not all(isinstance(dim, str) for dim in dims):
+        own: tuple[Any, ...] = dims.get(mask) or ()
+        if len(own) != 2 or own[0] == own[1] or not all(isinstance(dim, str) for dim in own):
             raise InvalidArgumentError(
                 explain(
                     f"mask {mask!r}",
@@ -100,30 +110,55 @@ class Padding:
                     got="no input" if found is None else describe_port(found),
                 )
             )
-        self._rows, self._length = dims
+        self._rows, self._length = own
         self._inputs, self._outputs, self._mask, self._most_rows = inputs, outputs, mask, int(most_rows)
-        self._ports = InputPorts(inputs)
-        for port in (*inputs, *outputs):
-            self._check(port)
+        self._ports, self._dims = InputPorts(inputs), dims
+        for port in inputs:
+            axes = dims[port.name]
+            if axes is None or port.dtype is None or axes.count(self._rows) != 1 or None in axes:
+                raise self._refusal(port, "all others numbers or names, which `shapes` gives")
 
-    def _check(self, port: ModelPort) -> None:
-        dims = port.shape
-        if dims is None or port.dtype is None or dims.count(self._rows) != 1 or None in dims:
-            raise InvalidArgumentError(
-                explain(
-                    f"{port.name!r} of a model whose requests are padded",
-                    accepted=f"a tensor with one dimension {self._rows!r}, all others numbers or names",
-                    got=describe_port(port),
-                    hint="without a mask requests run side by side",
-                )
+    def _refusal(self, port: ModelPort, others: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            explain(
+                f"{port.name!r} of a model whose requests are padded",
+                accepted=f"a tensor with one dimension {self._rows!r}, {others}",
+                got=describe_port(port),
+                hint="without a mask requests run side by side",
             )
+        )
+
+    def axes(self, form: Executable) -> dict[str, tuple[str | None, ...]]:
+        """Which dimensions of each output are rows or positions, by their names; None for all others.
+
+        What a model calls the dimensions of its outputs is no proof, and often a name of its own: what they are is
+        taken from how the form computes them, and from names where it does not vary.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An output has no rows, or a dimension that follows from rows or positions in another way.
+        """
+        return {port.name: self._axes_of(port, form) for port in self._outputs}
+
+    def _axes_of(self, port: ModelPort, form: Executable) -> tuple[str | None, ...]:
+        given = {(name, axis): dim for name, dims in self._dims.items() for axis, dim in enumerate(dims or ())}
+        own, found = (self._rows, self._length), form.origins(port.name)
+        if found is None:
+            known = set(given.values())
+            dims: list[Any] = [dim if isinstance(dim, int) or dim in known else None for dim in port.shape or ()]
+        else:
+            dims = [size if isinstance(size, int) else given.get(size) for size in found]
+        if None in dims or dims.count(self._rows) != 1 or port.dtype is None:
+            raise self._refusal(port, f"of which no other one follows from it or from {self._length!r}")
+        return tuple([dim if dim in own else None for dim in dims])
 
     def checked(self, request: Mapping[str, Any]) -> Arrays:
         """The arrays of a request; raises as `Model.run`, before anything runs."""
         arrays = self._ports.take(request)
         rows, length = arrays[self._mask].shape
         for port in self._inputs:
-            for dim, size in zip(port.shape or (), arrays[port.name].shape, strict=True):
+            for dim, size in zip(self._dims[port.name], arrays[port.name].shape, strict=True):
                 if size != {self._rows: rows, self._length: length}.get(dim, size):
                     raise InvalidArgumentError(
                         explain(
@@ -139,7 +174,7 @@ class Padding:
         shapes = [request[self._mask].shape for request in requests]
         alike: dict[Any, list[int]] = {}
         for number, request in enumerate(requests):
-            alike.setdefault(self._other_dims(request), []).append(number)
+            alike.setdefault((0 in shapes[number], self._other_dims(request)), []).append(number)
         found = []
         for numbers in alike.values():
             numbers.sort(key=lambda k: (-shapes[k][1], k))
@@ -156,56 +191,54 @@ class Padding:
         own = (self._rows, self._length)
         return tuple(
             [
-                tuple([n for dim, n in zip(port.shape or (), request[port.name].shape, strict=True) if dim not in own])
-                for port in self._inputs
+                tuple([n for dim, n in zip(self._dims[port.name], array.shape, strict=True) if dim not in own])
+                for port, array in [(port, request[port.name]) for port in self._inputs]
             ]
         )
 
     def _fits(self, numbers: Sequence[int], shapes: Sequence[tuple[int, int]]) -> bool:
+        """Whether requests make a batch; those without rows or positions run alone."""
         rows = sum(shapes[k][0] for k in numbers)
         positions = rows * shapes[numbers[0]][1]
         used = sum(shapes[k][0] * shapes[k][1] for k in numbers)
-        return rows <= self._most_rows and positions - used <= _MOST_PADDED * positions
+        is_full = all(0 not in shapes[k] for k in numbers)
+        return is_full and rows <= self._most_rows and positions - used <= _MOST_PADDED * positions
 
     def join(self, requests: Sequence[Arrays], batch: _Batch) -> Arrays:
-        """The inputs of a batch: rows one under another, filled up with zeros."""
-        if len(batch.numbers) == 1:
-            return requests[batch.numbers[0]]
+        """The inputs of a batch of several: rows one under another, filled up with zeros."""
         sizes = {self._rows: sum(batch.rows), self._length: max(batch.lengths)}
         joined = {}
         for port in self._inputs:
-            dims, first = port.shape or (), requests[batch.numbers[0]][port.name]
+            dims, first = self._dims[port.name], requests[batch.numbers[0]][port.name]
             shape = [sizes.get(dim, n) for dim, n in zip(dims, first.shape, strict=True)]
             whole = np.zeros(shape, first.dtype)
             start = 0
             for number, rows in zip(batch.numbers, batch.rows, strict=True):
                 part = requests[number][port.name]
-                whole[self._place(port, start, rows, part.shape)] = part
+                whole[self._place(dims, start, rows, part.shape)] = part
                 start += rows
             joined[port.name] = whole
         return joined
 
-    def split(self, results: Arrays, batch: _Batch) -> Iterator[tuple[int, Arrays]]:
-        """Of each request of a batch its number, and its part of the outputs: fresh arrays where there are several."""
-        if len(batch.numbers) == 1:
-            yield batch.numbers[0], results
-            return
+    def split(
+        self, results: Arrays, batch: _Batch, axes: Mapping[str, Sequence[str | None]]
+    ) -> Iterator[tuple[int, Arrays]]:
+        """Of each request of a batch its number, and its part of the outputs, of which `axes` tells; fresh arrays."""
         start = 0
         for number, rows, length in zip(batch.numbers, batch.rows, batch.lengths, strict=True):
             found = {}
-            for port in self._outputs:
-                whole = results[port.name]
-                sizes = {self._length: length}
-                own = [sizes.get(dim, n) for dim, n in zip(port.shape or (), whole.shape, strict=True)]
-                found[port.name] = whole[self._place(port, start, rows, own)].copy()
+            for name, dims in axes.items():
+                whole = results[name]
+                own = [length if dim == self._length else n for dim, n in zip(dims, whole.shape, strict=True)]
+                found[name] = whole[self._place(dims, start, rows, own)].copy()
             start += rows
             yield number, found
 
-    def _place(self, port: ModelPort, start: int, rows: int, shape: Sequence[int]) -> tuple[slice, ...]:
+    def _place(self, dims: Sequence[Any], start: int, rows: int, shape: Sequence[int]) -> tuple[slice, ...]:
         """Where the part of a request lies in the array of a batch."""
         return tuple(
             [
                 slice(start, start + rows) if dim == self._rows else slice(0, n)
-                for dim, n in zip(port.shape or (), shape, strict=True)
+                for dim, n in zip(dims, shape, strict=True)
             ]
         )

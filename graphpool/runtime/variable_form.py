@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool._dataclasses import NamedTuple
 from graphpool._size_bounds import SizeBounds
 from graphpool._size_program import SizeProgram
-from graphpool._sizes import hint_of
+from graphpool._sizes import hint_of, is_variable, key_of
 from graphpool.errors import UnsupportedError, explain
 
 from ._form_sizes import symbol_values
@@ -209,6 +209,13 @@ class VariableForm:
     def places(self) -> list[list[tuple[Any, int]]]:
         """Of each symbol the inputs and axes where it stands."""
         return self._symbols.places
+
+    def origin(self, size: int) -> Any:
+        """A plain size as it is, one that varies by itself as an input and an axis where it stands; None for others."""
+        if not is_variable(size):
+            return size
+        symbols = zip(self._trace.symbols(), self._symbols.places, strict=True)
+        return next((places[0] for symbol, places in symbols if key_of(symbol) == key_of(size)), None)
 
     def symbols(self, shapes: Mapping[Any, Any]) -> list[Any] | None:
         """What the symbols are for shapes of the inputs; None where one would have two values."""

@@ -32,10 +32,10 @@ def engine():
         yield engine
 
 
-def named(model):
+def named(model, *outputs):
     """The model with named dimensions in its outputs, which `DynamicModel` leaves open."""
     proto = model.proto()
-    for info, dims in zip(proto.graph.output, (["b", "n", 5], ["b", 5]), strict=True):
+    for info, dims in zip(proto.graph.output, outputs or (["b", "n", 5], ["b", 5]), strict=True):
         del info.type.tensor_type.shape.dim[:]
         for dim in dims:
             place = info.type.tensor_type.shape.dim.add()
@@ -107,12 +107,49 @@ def test_a_mask_that_is_none_is_refused(engine, mask, message):
         model.run_many([], mask=mask)
 
 
-def test_outputs_that_do_not_say_where_rows_are_cannot_be_padded(engine):
+@pytest.mark.parametrize("outputs", [(), (["b", "MatMuly_dim_1", 5], ["Sum_dim_0", 5]), (["n", "b", 5], ["b", 5])])
+def test_how_outputs_are_cut_follows_from_the_model_not_from_their_names(engine, outputs):
+    """Exporters call dimensions of outputs by names of their own, and nobody keeps a file from wrong ones."""
+    rng = np.random.default_rng(6)
+    requests = [request(rng, rows, length) for rows, length in ((2, 9), (1, 8), (2, 8), (1, 0), (0, 9))]
+    proto = named(HIDING, *outputs) if outputs else HIDING.proto()
+    with gp.onnx.load(proto, engine=engine) as model:
+        wanted = [model.run(one) for one in requests]
+        before = model.stats().runs
+        check(model.run_many(requests, mask="mask"), wanted, exact=False)
+        assert model.stats().runs - before == 3  # those without positions or rows run alone
+
+
+def test_dimensions_of_inputs_may_be_declared_to_be_one(engine):
+    """The batch of the mask has a name of its own in files of some exporters."""
+    rng = np.random.default_rng(7)
+    requests = [request(rng, rows, 8 - rows) for rows in (1, 2, 1)]
+    proto = named(HIDING)
+    proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "c"
     with (
-        HIDING.load(engine) as model,
-        pytest.raises(gp.InvalidArgumentError, match="'y' of a model whose req"),
+        gp.onnx.load(proto, engine=engine) as model,
+        pytest.raises(
+            gp.InvalidArgumentError, match=r"'x' of a model whose .* with one dimension 'c'.* got: f32 \[b, "
+        ),
     ):
-        model.run_many([], mask="mask")
+        model.run_many(requests, mask="mask")
+    with gp.onnx.load(proto, engine=engine, shapes={"b": (1, 8), "mask": ("b", "n")}) as model:
+        check(model.run_many(requests, mask="mask"), [model.run(one) for one in requests], exact=False)
+
+
+@pytest.mark.parametrize(("axis", "is_scalar"), [(0, False), (1, False), (0, True)])
+def test_outputs_that_cannot_be_cut_are_refused(engine, axis, is_scalar):
+    nodes = (Node("Concat", ["y", "y"], ["two"], axis=axis), Node("ReduceSum", ["y"], ["all"], keepdims=0))
+    outputs = {"y": 3} | ({"all": 0} if is_scalar else {"two": 3})
+    case = DynamicModel((*HIDING.nodes[:4], *nodes), HIDING.inputs, outputs, HIDING.constants, HIDING.sizes)
+    rng = np.random.default_rng(8)
+    requests = [request(rng, 1, 4), request(rng, 1, 5)]
+    with case.load(engine) as model:
+        model.run_many(requests[:1], mask="mask")
+        before = model.stats().runs
+        with pytest.raises(gp.InvalidArgumentError, match=r"'(two|all)' of a model whose requests are padded"):
+            model.run_many(requests, mask="mask")
+        assert model.stats().runs == before
 
 
 def test_requests_that_contradict_their_mask_are_refused_before_anything_runs(engine):
