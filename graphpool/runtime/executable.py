@@ -388,7 +388,7 @@ class Executable(ResizableForm):
         return self._sizes.sizes_of(tensor_id)
 
     def origins(self, output: str) -> list[Any] | None:
-        """Of each dimension of an output its size where that does not vary, else an input and the axis whose size it is.
+        """Of each dimension of an output its size where that is fixed, else an input and the axis whose size it is.
 
         None for a dimension that is computed otherwise; None in all where sizes are fixed, or follow from contents.
         """
