@@ -21,6 +21,15 @@ static void flip_signs(uint8_t *bytes, int64_t count)
         bytes[i] ^= 0x80;
 }
 
+/* Pixels of planes. Where their number is known compilers interleave whole vectors. */
+GP_INLINE void interleave(const int64_t ic, const uint8_t *from, int64_t step, int64_t channel, int64_t count,
+                          uint8_t *restrict to)
+{
+    for (int64_t x = 0; x < count; x++)
+        for (int64_t c = 0; c < ic; c++)
+            to[x * ic + c] = from[x * step + c * channel];
+}
+
 static void move_pixels(const void *params, const char *src, int64_t count, char *dst)
 {
     const gp_conv_s8 *p = params;
@@ -32,10 +41,10 @@ static void move_pixels(const void *params, const char *src, int64_t count, char
     else if (channel == 1)
         for (int64_t x = 0; x < count; x++)
             memcpy(to + x * ic, from + x * step, (size_t)ic);
+    else if (ic == 3 && step == 1)
+        interleave(3, from, 1, channel, count, to);
     else
-        for (int64_t c = 0; c < ic; c++)
-            for (int64_t x = 0; x < count; x++)
-                to[x * ic + c] = from[x * step + c * channel];
+        interleave(ic, from, step, channel, count, to);
     if (p->src_dtype == GP_S8)
         flip_signs(to, count * ic);
 }

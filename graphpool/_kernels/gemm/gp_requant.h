@@ -170,17 +170,65 @@ GP_INLINE int64_t gp_columns_left(const int is_whole, int64_t cols, int j)
 #define GP_ROUNDING_SHIFT 12582912.0f
 #define GP_ROUNDING_BITS 0x4b400000
 
+/* Each number of a tile within the limits and rounded, in units of the integer. Where there is an instruction that rounds,
+ * it takes the place of two. */
+GP_INLINE void gp_round_tile(const int rows, const int nv, const gp_rounding *r, gp_acc acc)
+{
 #if defined(__AVX512F__)
+    if (r->shift == GP_ROUNDING_SHIFT) {
+        const gp_vf lo = gp_splat(r->lo), hi = gp_splat(r->hi);
+        GP_EACH(i, rows)
+            GP_EACH(j, nv)
+                acc[i][j] = (gp_vf)_mm512_roundscale_ps((__m512)gp_vclamp(acc[i][j], lo, hi), _MM_FROUND_TO_NEAREST_INT);
+        return;
+    }
+#endif
+    GP_EACH(i, rows)
+        GP_EACH(j, nv)
+            acc[i][j] = gp_round_shifted(r, acc[i][j]) - r->shift;
+}
+
+#if defined(__AVX2__)
 #define GP_PACKS_BYTES 1
+typedef uint8_t gp_vbytes __attribute__((vector_size(4 * GP_VL)));
+
+/* Numbers as the nearest integers, the even one of two; what is too large for one gives the least. */
+GP_INLINE gp_vi gp_nearest_integers(gp_vf x)
+{
+#if defined(__AVX512F__)
+    return (gp_vi)_mm512_cvtps_epi32(x);
+#else
+    return (gp_vi)_mm256_cvtps_epi32(x);
+#endif
+}
 
 /* Four vectors of integers plus a number, saturated to unsigned bytes, one behind the other; then flipped. */
-GP_INLINE __m512i gp_pack_bytes(gp_vf a, gp_vf b, gp_vf c, gp_vf d, int after, __m512i flip)
+GP_INLINE gp_vbytes gp_pack_bytes(gp_vf a, gp_vf b, gp_vf c, gp_vf d, int after, gp_vbytes flip)
 {
+#if defined(__AVX512F__)
     const __m512i add = _mm512_set1_epi16((short)after);
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32((__m512i)a, (__m512i)b), add);
     const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32((__m512i)c, (__m512i)d), add);
-    return _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)) ^ flip;
+    return (gp_vbytes)_mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)) ^ flip;
+#else
+    const __m256i add = _mm256_set1_epi16((short)after), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i low = _mm256_adds_epi16(_mm256_packs_epi32((__m256i)a, (__m256i)b), add);
+    const __m256i high = _mm256_adds_epi16(_mm256_packs_epi32((__m256i)c, (__m256i)d), add);
+    return (gp_vbytes)_mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order) ^ flip;
+#endif
+}
+
+/* The halves of a vector of bytes, each to a place of its own. */
+GP_INLINE void gp_store_halves(char *first, char *second, gp_vbytes bytes)
+{
+#if defined(__AVX512F__)
+    _mm256_storeu_si256((__m256i *)first, _mm512_castsi512_si256((__m512i)bytes));
+    _mm256_storeu_si256((__m256i *)second, _mm512_extracti64x4_epi64((__m512i)bytes, 1));
+#else
+    _mm_storeu_si128((__m128i *)first, _mm256_castsi256_si128((__m256i)bytes));
+    _mm_storeu_si128((__m128i *)second, _mm256_extracti128_si256((__m256i)bytes, 1));
+#endif
 }
 
 /* A whole tile of an even number of vectors rounded to bytes, four vectors at a time, which takes two thirds of the time of
@@ -192,7 +240,7 @@ GP_INLINE void gp_store_tile(const int rows, const int nv, const gp_rounding *r,
 {
     const gp_vf lo = gp_splat(r->lo), hi = gp_splat(r->hi);
     const int sign = dtype == GP_S8 ? 128 : 0, after = r->after + sign;
-    const __m512i flip = _mm512_set1_epi8((char)sign);
+    const gp_vbytes flip = (uint8_t)sign - (gp_vbytes){0};
     if (r->lo > (float)-after)
         GP_EACH(i, rows)
             GP_EACH(j, nv)
@@ -200,24 +248,23 @@ GP_INLINE void gp_store_tile(const int rows, const int nv, const gp_rounding *r,
     if (r->shift == GP_ROUNDING_SHIFT)
         GP_EACH(i, rows)
             GP_EACH(j, nv)
-                acc[i][j] = (gp_vf)_mm512_cvtps_epi32(gp_vat_most(acc[i][j], hi));
+                acc[i][j] = (gp_vf)gp_nearest_integers(gp_vat_most(acc[i][j], hi));
     else
         GP_EACH(i, rows)
             GP_EACH(j, nv)
                 acc[i][j] = (gp_vf)((gp_vi)gp_round_shifted(r, acc[i][j]) - GP_ROUNDING_BITS);
     if (nv == 2)
-        GP_EACH(pair, (rows + 1) / 2) {
+        GP_EACH(pair, (rows + 1) / 2) { /* of an odd number of rows the last one twice */
             const int i = 2 * pair, next = i + 1 < rows ? i + 1 : i;
-            const __m512i bytes = gp_pack_bytes(acc[i][0], acc[i][1], acc[next][0], acc[next][1], after, flip);
-            _mm256_storeu_si256((__m256i *)(to + i * row), _mm512_castsi512_si256(bytes));
-            if (next > i)
-                _mm256_storeu_si256((__m256i *)(to + next * row), _mm512_extracti64x4_epi64(bytes, 1));
+            gp_store_halves(to + i * row, to + next * row,
+                            gp_pack_bytes(acc[i][0], acc[i][1], acc[next][0], acc[next][1], after, flip));
         }
     else
         GP_EACH(i, rows)
             GP_EACH(quad, nv / 4) {
                 const gp_vf *v = &acc[i][4 * quad];
-                _mm512_storeu_si512(to + i * row + quad * 64, gp_pack_bytes(v[0], v[1], v[2], v[3], after, flip));
+                const gp_vbytes bytes = gp_pack_bytes(v[0], v[1], v[2], v[3], after, flip);
+                memcpy(to + i * row + quad * (int64_t)sizeof bytes, &bytes, sizeof bytes);
             }
 }
 #else
@@ -243,9 +290,7 @@ GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole, i
             acc[i][j] = gp_vfma(acc[i][j], scale, bias);
     }
     if (p.has_inner)
-        GP_EACH(i, rows)
-            GP_EACH(j, nv)
-                acc[i][j] = gp_round_shifted(&p.inner, acc[i][j]) - p.inner.shift;
+        gp_round_tile(rows, nv, &p.inner, acc);
     gp_vf back = gp_splat(p.has_inner ? p.inner.scale * last : 1); /* by which what is added next multiplies */
     if (s.late_bias) {
         GP_EACH(j, nv) {

@@ -119,6 +119,50 @@ GP_INLINE void pool_vectors(const gp_pool *p, const int nbytes, const int nv, co
         gp_store_part(to + v * GP_VL, is_max ? acc[v] : acc[v] / divisor, left);
 }
 
+typedef uint8_t pool_bytes __attribute__((vector_size(GP_POOL_VECTORS * GP_VL)));
+
+/* The larger ones of two vectors of unsigned bytes. */
+GP_INLINE pool_bytes larger_bytes(pool_bytes a, pool_bytes b)
+{
+#if defined(__AVX512BW__)
+    return (pool_bytes)_mm512_max_epu8((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (pool_bytes)_mm256_max_epu8((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+    return (pool_bytes)_mm_max_epu8((__m128i)a, (__m128i)b);
+#else
+    const pool_bytes is_larger = (pool_bytes)(a > b);
+    return (a & is_larger) | (b & ~is_larger);
+#endif
+}
+
+/* The largest of `left` channels of bytes of one pixel over the taps of three axes, as a number: unsigned bytes are compared
+ * as they are, and signed ones plus 128. */
+GP_INLINE void find_largest_bytes(const gp_pool *p, const char *src, const tap_range *taps, int64_t left, float *to)
+{
+    const gp_window *w = &p->rows.window;
+    const uint8_t flip = p->src_dtype == GP_S8 ? 0x80 : 0;
+    const int is_empty = taps[0].count * taps[1].count * taps[2].count == 0;
+    pool_bytes most = {0}, here = {0};
+    for (int64_t d = 0; d < taps[0].count; d++)
+        for (int64_t h = 0; h < taps[1].count; h++) {
+            const char *x = src + d * taps[0].step * w->src[0] + h * taps[1].step * w->src[1];
+            for (int64_t i = 0; i < taps[2].count; i++, x += taps[2].step * w->src[2]) {
+                if (left >= (int64_t)sizeof here)
+                    memcpy(&here, x, sizeof here);
+                else
+                    memcpy(&here, x, (size_t)left);
+                most = larger_bytes(here ^ flip, most);
+            }
+        }
+    char bytes[sizeof most];
+    memcpy(bytes, &most, sizeof most);
+    for (int64_t c = 0; c < left; c += GP_VL) {
+        const gp_vi numbers = gp_load_bytes(0, bytes + c, GP_VL) - (int32_t)p->zero;
+        gp_store_part(to + c, is_empty ? start(POOL_MAX) : __builtin_convertvector(numbers, gp_vf), left - c);
+    }
+}
+
 /* A row of results whose channels lie side by side in the source too: pixel by pixel, in registers. */
 GP_INLINE void pool_pixels(const gp_pool *p, const int nbytes, const char *src, const gp_row *row,
                            const float *cells, float above, const int is_max)
@@ -134,6 +178,10 @@ GP_INLINE void pool_pixels(const gp_pool *p, const int nbytes, const char *src, 
         float *to = row->tile + o * row->ld;
         const gp_vf divisor = is_max ? gp_splat(1) : find_divisor(gp_splat(cells[o]), above);
         int64_t c = 0;
+        for (; nbytes == 1 && is_max && c < row->channels; c += sizeof(pool_bytes)) {
+            const int64_t first = gp_max(gp_min(c, row->channels - (int64_t)sizeof(pool_bytes)), 0); /* some twice */
+            find_largest_bytes(p, from + first, taps, gp_min(row->channels, sizeof(pool_bytes)), to + first);
+        }
         for (; c + GP_POOL_VECTORS * GP_VL <= row->channels; c += GP_POOL_VECTORS * GP_VL)
             pool_vectors(p, nbytes, GP_POOL_VECTORS, is_max, from + c * nbytes, taps, divisor, GP_VL, to + c);
         for (; c < row->channels; c += GP_VL)
