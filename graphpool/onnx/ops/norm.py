@@ -103,6 +103,10 @@ def _softmax(kind: str) -> Callable[[NodeView], Value]:
     return convert
 
 
+_MOST_PLACES = 2**24
+"""Numbers up to which f32 holds each."""
+
+
 def _hardmax(n: NodeView) -> Value:
     """One at the first of the largest elements, else zero; before opset 13 among all dimensions from the axis on."""
     shape = n[0].shape
@@ -111,10 +115,12 @@ def _hardmax(n: NodeView) -> Value:
     axis = n.axis(1 if n.opset < 13 else -1, len(shape))
     x = n[0] if n.opset >= 13 else n.reshape(n[0], (prod(shape[:axis]), prod(shape[axis:])))
     axis = axis if n.opset >= 13 else 1
-    place = n.emit_several("ArgMax", [DataType.S64], x, axis=axis, keep_dims=False)[0]
-    values = n.literal(np.array([0, 1]), x)
-    hot = n.emit_several("OneHot", [x.dtype], place, values, depth=x.shape[axis], axis=axis)[0]
-    return n.reshape(hot, shape)
+    extent = x.shape[axis]
+    dtype = DataType.F32 if extent <= _MOST_PLACES else DataType.S64
+    place = n.cast(n.emit_several("ArgMax", [DataType.S64], x, axis=axis, keep_dims=True)[0], dtype)
+    places = n.cast(n.builder.numbers(0, extent, behind=len(x.shape) - 1 - axis), dtype)
+    is_hot = n.emit_several("Equal", [DataType.BOOLEAN], place, places)[0]
+    return n.reshape(n.cast(is_hot, x.dtype), shape)
 
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
