@@ -56,8 +56,28 @@ GP_ROWS(u16, uint16_t, GP_AS_FLOAT, GP_AS_U16)
 GP_ROWS(u32, uint32_t, GP_AS_FLOAT, gp_to_u32)
 GP_ROWS(u64, uint64_t, GP_AS_FLOAT, gp_to_u64)
 GP_ROWS(s32, int32_t, GP_AS_FLOAT, gp_to_s32)
-GP_ROWS(s64, int64_t, GP_AS_FLOAT, gp_to_s64)
+GP_ROWS(s64_portable, int64_t, GP_AS_FLOAT, gp_to_s64)
 GP_ROWS(boolean, uint8_t, GP_FROM_BOOL, GP_AS_BOOL)
+
+/* Elements of a group of which vectors find out at once whether all are within 32 bits. */
+#define GP_SMALL_GROUP 256
+
+/* Numbers within 32 bits, which most are, pass through integers of that width, to which vectors convert. */
+static void store_s64(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
+{
+    int64_t *restrict to = (int64_t *)dst + offset;
+    for (int64_t i = 0; i < n; i += GP_SMALL_GROUP) {
+        const int64_t count = n - i < GP_SMALL_GROUP ? n - i : GP_SMALL_GROUP;
+        int32_t is_large = 0;
+        for (int64_t k = 0; k < count; k++)
+            is_large |= !(fabsf(src[i + k]) < 0x1p31f);
+        if (is_large || stride != 1)
+            store_s64_portable(src + i, dst, offset + i * stride, stride, count);
+        else
+            for (int64_t k = 0; k < count; k++)
+                to[i + k] = (int32_t)rintf(src[i + k]);
+    }
+}
 
 /* f16 by hardware, eight at a time, where rows are contiguous. The portable loops give the same bits. */
 static void load_f16(float *restrict dst, const void *src, int64_t offset, int64_t stride, int64_t n)
@@ -86,24 +106,31 @@ static void store_f16(const float *restrict src, void *dst, int64_t offset, int6
 /* Bytes where rows are contiguous: 32 at a time by conversions that round and packs that saturate, four times as fast as the
  * portable loops, which give the same. NaN becomes 0, and a limit above stands in front of conversions, which give the least
  * integer for what is too large. */
+enum scaling { NOT_SCALED, BY_ONE, BY_EACH };
+
 #if defined(__AVX2__)
 static inline __m256i to_integers(__m256 x, float hi)
 {
     return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_and_ps(x, _mm256_cmp_ps(x, x, _CMP_ORD_Q)), _mm256_set1_ps(hi)));
 }
 
-/* round(x / scale) + zero_point of 8 floats if `is_scaled`, else themselves. */
-static inline __m256 scaled(const float *src, float scale, float zero_point, const int is_scaled)
+/* round(x / scale) + zero_point of 8 floats, or themselves. */
+static inline __m256 scaled(const float *src, int64_t i, const float *scale, const float *zero_point,
+                            const enum scaling scaling)
 {
-    const __m256 x = _mm256_loadu_ps(src), by = _mm256_set1_ps(scale), to = _mm256_set1_ps(zero_point);
     enum { NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
-    return is_scaled ? _mm256_add_ps(_mm256_round_ps(_mm256_div_ps(x, by), NEAREST), to) : x;
+    const __m256 x = _mm256_loadu_ps(src + i);
+    if (scaling == NOT_SCALED)
+        return x;
+    const __m256 by = scaling == BY_ONE ? _mm256_set1_ps(*scale) : _mm256_loadu_ps(scale + i);
+    const __m256 to = scaling == BY_ONE ? _mm256_set1_ps(*zero_point) : _mm256_loadu_ps(zero_point + i);
+    return _mm256_add_ps(_mm256_round_ps(_mm256_div_ps(x, by), NEAREST), to);
 }
 
-static inline int64_t store_bytes(const float *restrict src, char *to, int64_t n, const int is_signed, float scale,
-                                  float zero_point, const int is_scaled)
+static inline int64_t store_bytes(const float *restrict src, char *to, int64_t n, const int is_signed, const float *scale,
+                                  const float *zero_point, const enum scaling scaling)
 {
-#define GP_SCALED(k) to_integers(scaled(src + i + 8 * (k), scale, zero_point, is_scaled), hi)
+#define GP_SCALED(k) to_integers(scaled(src, i + 8 * (k), scale, zero_point, scaling), hi)
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const float hi = is_signed ? 127.0f : 255.0f;
     int64_t i = 0;
@@ -116,23 +143,23 @@ static inline int64_t store_bytes(const float *restrict src, char *to, int64_t n
     return i;
 }
 #else
-static inline int64_t store_bytes(const float *src, char *to, int64_t n, const int is_signed, float scale,
-                                  float zero_point, const int is_scaled)
+static inline int64_t store_bytes(const float *src, char *to, int64_t n, const int is_signed, const float *scale,
+                                  const float *zero_point, const enum scaling scaling)
 {
-    (void)src, (void)to, (void)n, (void)is_signed, (void)scale, (void)zero_point, (void)is_scaled;
+    (void)src, (void)to, (void)n, (void)is_signed, (void)scale, (void)zero_point, (void)scaling;
     return 0;
 }
 #endif
 
 static void store_u8(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
 {
-    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 0, 0, 0, 0) : 0;
+    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 0, NULL, NULL, NOT_SCALED) : 0;
     store_u8_portable(src + done, dst, offset + done, stride, n - done);
 }
 
 static void store_s8(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
 {
-    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 1, 0, 0, 0) : 0;
+    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 1, NULL, NULL, NOT_SCALED) : 0;
     store_s8_portable(src + done, dst, offset + done, stride, n - done);
 }
 
@@ -175,7 +202,7 @@ static load_fn *const LOADS[] = {
     [GP_F32] = load_f32, [GP_F64] = load_f64, [GP_F16] = load_f16, [GP_BF16] = load_bf16,
     [GP_F8_E5M2] = load_f8_e5m2, [GP_F8_E4M3] = load_f8_e4m3, [GP_S8] = load_s8_portable,
     [GP_U8] = load_u8_portable,
-    [GP_S32] = load_s32, [GP_S64] = load_s64, [GP_BOOLEAN] = load_boolean, [GP_S4] = load_s4, [GP_U4] = load_u4,
+    [GP_S32] = load_s32, [GP_S64] = load_s64_portable, [GP_BOOLEAN] = load_boolean, [GP_S4] = load_s4, [GP_U4] = load_u4,
     [GP_S16] = load_s16, [GP_U16] = load_u16, [GP_U32] = load_u32, [GP_U64] = load_u64,
 };
 
@@ -196,15 +223,25 @@ void GP_KERNEL(store_row)(int dtype, const float *src, void *dst, int64_t offset
     STORES[dtype](src, dst, offset, stride, n);
 }
 
-void GP_KERNEL(quantize_row)(int dtype, const float *src, char *dst, int64_t n, float scale, float zero_point)
+/* A case for each type and scaling, so that loops do not ask. */
+static int64_t quantize_whole(int dtype, const float *src, char *dst, int64_t n, const float *scale, const float *zero_point,
+                              int are_many)
 {
-    int64_t i = dtype == GP_U8 ? store_bytes(src, dst, n, 0, scale, zero_point, 1)
-                               : store_bytes(src, dst, n, 1, scale, zero_point, 1);
-    for (; i < n; i += 64) {
+    if (are_many)
+        return dtype == GP_U8 ? store_bytes(src, dst, n, 0, scale, zero_point, BY_EACH)
+                              : store_bytes(src, dst, n, 1, scale, zero_point, BY_EACH);
+    return dtype == GP_U8 ? store_bytes(src, dst, n, 0, scale, zero_point, BY_ONE)
+                          : store_bytes(src, dst, n, 1, scale, zero_point, BY_ONE);
+}
+
+void GP_KERNEL(quantize_row)(int dtype, const float *src, char *dst, int64_t n, const float *scale, const float *zero_point,
+                             int are_many)
+{
+    for (int64_t i = quantize_whole(dtype, src, dst, n, scale, zero_point, are_many); i < n; i += 64) {
         const int64_t count = n - i < 64 ? n - i : 64;
         float part[64];
         for (int64_t k = 0; k < count; k++)
-            part[k] = rintf(src[i + k] / scale) + zero_point;
+            part[k] = rintf(src[i + k] / scale[are_many * (i + k)]) + zero_point[are_many * (i + k)];
         STORES[dtype](part, dst, i, 1, count);
     }
 }

@@ -118,7 +118,9 @@ void GP_KERNEL(load_row)(int dtype, float *dst, const void *src, int64_t offset,
 /* Write n floats as elements of type dtype to dst + offset, + offset + stride, ... (elements). */
 void GP_KERNEL(store_row)(int dtype, const float *src, void *dst, int64_t offset, int64_t stride, int64_t n);
 
-/* Bytes dst[i] = round(src[i] / scale) + zero_point as `store_row` saturates; dtype is GP_U8 or GP_S8. */
-void GP_KERNEL(quantize_row)(int dtype, const float *src, char *dst, int64_t n, float scale, float zero_point);
+/* Bytes dst[i] = round(src[i] / scale) + zero_point as `store_row` saturates; dtype is GP_U8 or GP_S8. There is one scale and
+ * one zero point, or if are_many one for each element. */
+void GP_KERNEL(quantize_row)(int dtype, const float *src, char *dst, int64_t n, const float *scale, const float *zero_point,
+                             int are_many);
 
 #endif

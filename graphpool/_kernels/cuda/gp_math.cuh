@@ -59,6 +59,8 @@ GP_OP gp_elu(GP_REG x, GP_REG alpha, GP_REG) { return x < 0 ? alpha * GP_F(expm1
 GP_OP gp_leaky_relu(GP_REG x, GP_REG alpha, GP_REG) { return x < 0 ? alpha * x : x; }
 GP_OP gp_quantize(GP_REG x, GP_REG scale, GP_REG zero_point) { return gp_round(x / scale) + zero_point; }
 GP_OP gp_dequantize(GP_REG x, GP_REG scale, GP_REG zero_point) { return (x - zero_point) * scale; }
+GP_OP gp_quantize_by(GP_REG x, GP_REG scale, GP_REG zero_point) { return gp_quantize(x, scale, zero_point); }
+GP_OP gp_dequantize_by(GP_REG x, GP_REG scale, GP_REG zero_point) { return gp_dequantize(x, scale, zero_point); }
 GP_OP gp_hard_sigmoid(GP_REG x, GP_REG alpha, GP_REG beta) { return gp_clamp(alpha * x + beta, 0, 1); }
 GP_OP gp_pow_scalar(GP_REG x, GP_REG, GP_REG beta) { return GP_F(pow)(x, beta); }
 GP_OP gp_is_inf(GP_REG x, GP_REG alpha, GP_REG beta) {

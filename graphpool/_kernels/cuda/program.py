@@ -28,7 +28,8 @@ OPERATIONS = WITH_NUMBERS | frozenset({
     "ceil", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "trunc",
     "sign", "not", "is_nan", "gelu_erf", "gelu_tanh", "mish", "hard_swish", "narrow", "add", "sub", "mul", "div", "max",
     "min", "squared_difference", "pow", "prelu", "ge", "gt", "le", "lt", "eq", "ne", "and", "or", "xor", "mod", "fmod",
-    "select", "fma", "bit_not", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right",
+    "select", "quantize_by", "dequantize_by", "fma", "bit_not", "bit_and", "bit_or", "bit_xor", "shift_left",
+    "shift_right",
 })  # fmt: skip
 """Operations that are there."""
 

@@ -37,6 +37,8 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
     X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                                                           \
     X(POW, gp_pow(x, y))                                                                                               \
     X(PRELU, x > 0 ? x : x * y)                                                                                        \
+    X(QUANTIZE_BY, rintf(x / y) + z)                                                                                   \
+    X(DEQUANTIZE_BY, (x - z) * y)                                                                                      \
     X(FMA, GP_FMA(x, y, z))
 
 /* What takes more than an operation or two, in vectors. */
@@ -60,16 +62,19 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
 
 #define GP_OTHER_OPS(X) GP_VECTOR_OPS(X) X(POW_SCALAR, ) X(SIN, ) X(COS, ) X(MOD, ) X(FMOD, )
 
-/* A QUANTIZE and the STORE of bytes behind it at once, so that divisions and stores do not wait for each other. */
-static int f32_store_result(const gp_instr *instr, const gp_view *view, void *const *args, const float *x, int64_t first,
-                            int64_t n)
+/* A QUANTIZE, or one by loaded scales and zero points, and the STORE of bytes behind it at once, so that divisions and stores
+ * do not wait for each other. */
+static int f32_store_result(const gp_instr *instr, const gp_view *view, void *const *args, const float *const *r,
+                            uint32_t repeated, int64_t first, int64_t n)
 {
-    if (instr->op != GP_OP_QUANTIZE || (view->dtype != GP_U8 && view->dtype != GP_S8))
+    const int is_by = instr->op == GP_OP_QUANTIZE_BY, is_one = repeated >> instr->b & 1;
+    if ((instr->op != GP_OP_QUANTIZE && !is_by) || (view->dtype != GP_U8 && view->dtype != GP_S8))
         return 0;
     const int64_t offset = gp_find_run(view, first, n);
-    if (offset < 0)
+    if (offset < 0 || repeated >> instr->a & 1 || (is_by && is_one != (int)(repeated >> instr->c & 1)))
         return 0;
-    GP_KERNEL(quantize_row)(view->dtype, x, (char *)args[view->arg] + offset, n, instr->alpha, instr->beta);
+    GP_KERNEL(quantize_row)(view->dtype, r[instr->a], (char *)args[view->arg] + offset, n,
+                            is_by ? r[instr->b] : &instr->alpha, is_by ? r[instr->c] : &instr->beta, is_by && !is_one);
     return 1;
 }
 

@@ -66,7 +66,8 @@ BINARY_OPS = _codes("add", "shift_right")
 """f(x, y) -> opcode. Comparisons and logic give 1 or 0; prelu: x where x >= 0, else x y; mod: remainder with the sign
 of y, fmod: of x; shift_right keeps the sign."""
 TERNARY_OPS = _codes("select", "fma")
-"""f(x, y, z) -> opcode. select: y where x != 0, else z; fma: x y + z."""
+"""f(x, y, z) -> opcode. select: y where x != 0, else z; fma: x y + z; quantize_by: round(x / y) + z; dequantize_by:
+(x - z) y."""
 
 _INT_DTYPES = frozenset({"s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "boolean"})
 _BITS = frozenset({"bit_not", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"})
@@ -75,6 +76,7 @@ _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "mod", "fmod", "pow", "abs"
 _REAL = frozenset({
     "exp", "log", "reciprocal", "round", "sigmoid", "sqrt", "square", "tanh", "clamp", "erf", "floor", "ceil",
     "trunc", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "is_nan", "is_inf",
+    "quantize_by", "dequantize_by",
 })  # fmt: skip
 
 DTYPES: dict[str, frozenset[str]] = {

@@ -235,6 +235,8 @@ static inline float to_odd(double x)
     X(FMOD, fmod(x, y))                                                                                                \
     X(POW, pow(x, y))                                                                                                  \
     X(POW_SCALAR, pow(x, beta))                                                                                        \
+    X(QUANTIZE_BY, rint(x / y) + z)                                                                                    \
+    X(DEQUANTIZE_BY, (x - z) * y)                                                                                      \
     X(ABS, fabs(x))                                                                                                    \
     X(EXP, exp(x))                                                                                                     \
     X(LOG, log(x))                                                                                                     \

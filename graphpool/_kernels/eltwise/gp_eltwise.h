@@ -42,7 +42,7 @@ GP_ENUM(gp_eltwise_op,
     GP_OP_PRELU, GP_OP_GE, GP_OP_GT, GP_OP_LE, GP_OP_LT, GP_OP_EQ, GP_OP_NE, GP_OP_AND, GP_OP_OR, GP_OP_XOR,
     GP_OP_MOD, GP_OP_FMOD, GP_OP_BIT_AND, GP_OP_BIT_OR, GP_OP_BIT_XOR, GP_OP_SHIFT_LEFT, GP_OP_SHIFT_RIGHT,
     /* dst = f(a, b, c) */
-    GP_OP_SELECT, GP_OP_FMA
+    GP_OP_SELECT, GP_OP_QUANTIZE_BY, GP_OP_DEQUANTIZE_BY, GP_OP_FMA
 );
 
 /* The operations that are one expression whatever the type of their operands x, y and z, and of alpha and beta, which are

@@ -8,8 +8,8 @@
  *     GP_OTHER_OPS(X)    X(NAME, anything) for those that are functions GP_NAME(NAME), defined behind the include
  *     GP_TYPES(X)        elements in memory: X(NAME, C type, value of an element m, element of a value v); without it
  *                        GP_NAME(load_run) and GP_NAME(store_run) must be there
- *     GP_STORES_RESULTS  if GP_NAME(store_result) is there: stores what an operation gives for its first operand in a
- *                        type other than the registers', or returns 0
+ *     GP_STORES_RESULTS  if GP_NAME(store_result) is there: stores what an operation gives for its operands r in a type
+ *                        other than the registers', or returns 0; `repeated` has a bit for each register of one value
  */
 
 /* Instructions run over a multiple of LANES elements, the widest vector, so that their loops have no remainders: a result
@@ -142,12 +142,62 @@ static void GP_NAME(fill_up)(GP_REG *values, int64_t n)
         values[i] = 0;
 }
 
+/* Rows of a view that are one element each, as of a column beside rows of a few elements; no row is longer than this. */
+#define GP_SHORT_ROW 16
+
+#define GP_SPREAD(width, apart)                                                                                        \
+    for (int64_t j = 0; j < rows; j++)                                                                                 \
+        for (int64_t k = 0; k < (width); k++)                                                                          \
+            to[j * (width) + k] = from[j * (apart)];
+
+/* `rows` rows, each `width` times an element; these lie `step` apart. Loops of a known width are vectors. */
+static void GP_NAME(spread_rows)(GP_REG *restrict to, const GP_REG *restrict from, int64_t step, int64_t rows,
+                                 int64_t width)
+{
+    switch (step == 1 ? width : 0) {
+    case 2: GP_SPREAD(2, 1) break;
+    case 3: GP_SPREAD(3, 1) break;
+    case 4: GP_SPREAD(4, 1) break;
+    case 8: GP_SPREAD(8, 1) break;
+    case 16: GP_SPREAD(16, 1) break;
+    default: GP_SPREAD(width, step)
+    }
+}
+
+/* Load n elements of such a view. */
+static void GP_NAME(load_short_rows)(const gp_view *view, void *const *args, GP_REG *values, int64_t first, int64_t n)
+{
+    const GP_REG *memory = args[view->arg];
+    gp_position p;
+    gp_locate(view, first, &p);
+    for (int64_t i = 0, count; i < n; i += count) {
+        const int64_t width = view->dim[0], left = view->ndim > 1 ? view->dim[1] - p.at[1] : 1;
+        const int64_t whole = (n - i) / width, rows = p.at[0] ? 0 : whole < left ? whole : left;
+        count = rows * width;
+        if (rows == 0) { /* a row of which a part is wanted */
+            count = n - i < width - p.at[0] ? n - i : width - p.at[0];
+            GP_NAME(spread_rows)(values + i, memory + p.offset, 0, 1, count);
+            gp_advance(view, count, &p);
+            continue;
+        }
+        GP_NAME(spread_rows)(values + i, memory + p.offset, view->ndim > 1 ? view->stride[1] : 0, rows, width);
+        if (view->ndim > 1) {
+            p.at[1] += rows - 1;
+            p.offset += (rows - 1) * view->stride[1];
+        }
+        gp_advance(view, width, &p);
+    }
+}
+
 /* Load n elements. A row that repeats (a bias along the last axis) is read once and then copied within L1. */
 static void GP_NAME(load_view)(const gp_view *view, void *const *args, GP_REG *values, int64_t first, int64_t n)
 {
     const int repeats = view->ndim == 2 && view->stride[1] == 0 && view->dim[0] < n;
     int64_t done = repeats ? view->dim[0] : n;
-    gp_move_view(view, args, (char *)values, sizeof(GP_REG), first, done, GP_NAME(load_run));
+    if (view->stride[0] == 0 && view->dim[0] <= GP_SHORT_ROW && view->dtype == GP_REG_DTYPE)
+        GP_NAME(load_short_rows)(view, args, values, first, done);
+    else
+        gp_move_view(view, args, (char *)values, sizeof(GP_REG), first, done, GP_NAME(load_run));
     while (done < n) {
         const int64_t more = n - done < done ? n - done : done;
         memcpy(values + done, values, more * sizeof(GP_REG));
@@ -216,8 +266,8 @@ static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, con
         } else {
             run = is_direct ? GP_NAME(find_run)(views + instr[1].dst, args, first, n) : NULL;
 #ifdef GP_STORES_RESULTS
-            if (is_direct && !run && !(repeated >> instr->a & 1) &&
-                GP_NAME(store_result)(instr, views + instr[1].dst, args, r[instr->a], first, n)) {
+            if (is_direct && !run &&
+                GP_NAME(store_result)(instr, views + instr[1].dst, args, r, repeated, first, n)) {
                 instr++;
                 continue;
             }

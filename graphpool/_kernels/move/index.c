@@ -146,6 +146,14 @@ static int are_inside(const index_params *p, const void *indices, int64_t at, in
     return !(signs >> 63);
 }
 
+/* Rows of three and four floats, which may lie anywhere. */
+typedef struct __attribute__((packed)) {
+    uint32_t word[3];
+} three_words;
+typedef struct __attribute__((packed)) {
+    uint64_t word[2];
+} four_words;
+
 /* The rows of a line that are elements of a type, by one index each: read from the tensor, or written into it. */
 #define GP_MOVE_ELEMENTS(index_type, type)                                                                             \
     const index_type *x = (const index_type *)indices + at.indices;                                                    \
@@ -169,7 +177,7 @@ static inline __attribute__((always_inline)) int move_elements(const index_param
                                                                const int is_read)
 {
     const int64_t dim = p->tuple_dims[0], stride = p->tuple_strides[0];
-    if (p->tuple_size != 1 || p->row_nbytes > 8 || !are_inside(p, indices, at.indices, step.indices, count))
+    if (p->tuple_size != 1 || p->row_nbytes > 16 || !are_inside(p, indices, at.indices, step.indices, count))
         return 0;
     switch (p->row_nbytes) {
     case 1:
@@ -180,6 +188,10 @@ static inline __attribute__((always_inline)) int move_elements(const index_param
         GP_MOVE_LINE(uint32_t)
     case 8:
         GP_MOVE_LINE(uint64_t)
+    case 12:
+        GP_MOVE_LINE(three_words)
+    case 16:
+        GP_MOVE_LINE(four_words)
     }
     return 0;
 }

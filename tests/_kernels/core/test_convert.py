@@ -109,19 +109,28 @@ def test_integer_stores_saturate(dtype, isa):
 
 
 @pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("odd", [2.0**31, -(2.0**31), 2147483520.0, np.nan, np.inf])
+def test_one_large_number_among_small_ones_becomes_s64(odd, isa):
+    x = np.arange(-500, 500, dtype=np.float32) / 4
+    x[700] = odd
+    expected = [0 if np.isnan(v) else int(np.rint(v)) if np.isfinite(v) else 2**63 - 1 for v in x.astype(float)]
+    np.testing.assert_array_equal(convert(x, x.size, "f32", "s64", isa).view(np.int64), expected)
+
+
+@pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("src", ["f32", "f64", "s32", "s64", "boolean", "bf16"])
 def test_sizes_and_strides(src, isa):
     memory = (np.arange(3000) % 5 - 2).astype(NUMPY[src])
     for n in SIZES:
         for stride in (0, 1, 2, 3):
             expected = memory[np.arange(n) * stride]
-            for dst in ("f32", "f64", "f16", "boolean", "s8"):
+            for dst in ("f32", "f64", "f16", "boolean", "s8", "s64"):
                 result = convert(memory, n, src, dst, isa, stride).view(NUMPY[dst])
                 np.testing.assert_array_equal(result, expected.astype(np.float32).astype(NUMPY[dst]))
 
 
 @pytest.mark.parametrize("isa", isas())
-@pytest.mark.parametrize("dst", [*SMALL_FLOATS, "s32", "u8"])
+@pytest.mark.parametrize("dst", [*SMALL_FLOATS, "s32", "s64", "u8"])
 def test_strided_stores(dst, isa):
     x = np.arange(100, dtype=np.float32)
     result = convert(x, 100, "f32", dst, isa, dst_stride=3).view(NUMPY[dst])

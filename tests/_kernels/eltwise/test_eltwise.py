@@ -108,7 +108,11 @@ def test_nan_passes_through(name, isa):
 def test_ternary(isa):
     for n in SIZES:
         c, x, y = (samples(n, seed) for seed in range(3))
-        for name, expected, rtol in (("select", np.where(c != 0, x, y), 0), ("fma", c * x + y, 1e-5)):
+        x[x == 0] = 1
+        for name, expected, rtol in (
+            ("select", np.where(c != 0, x, y), 0), ("fma", c * x + y, 1e-5), ("quantize_by", np.rint(c / x) + y, 0),
+            ("dequantize_by", (c - y) * x, 0),
+        ):  # fmt: skip
             builder = EltwiseBuilder((n,))
             builder.store(3, "f32", None, builder.ternary(name, *(builder.load(k, "f32") for k in range(3))))
             out = Guarded(4 * n)
@@ -250,6 +254,26 @@ def test_a_number_for_each_row(isa, width):
     np.testing.assert_array_equal(found[2], b * np.float32(3))
     terms = (b / x - b * np.float32(3)).astype(np.float64) * (b * b)
     np.testing.assert_allclose(found[3], terms + b * 3, rtol=1e-6, atol=1e-6 * np.abs(terms).max())
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8, 15, 16, 17])
+@pytest.mark.parametrize("steps", [(300, 1), (0, 1), (1, 0), (1, 4), (601, 2)])
+def test_a_number_for_each_short_row(isa, steps, width):
+    shape, memory = (4, 300, width), samples(3000)
+    column = np.lib.stride_tricks.as_strided(memory, shape, (4 * steps[0], 4 * steps[1], 0))
+    x = samples(column.size, seed=1).reshape(shape)
+    builder = EltwiseBuilder(shape)
+    builder.store(
+        2, "f32", None, builder.binary("mul", builder.load(0, "f32"), builder.load(1, "f32", (*steps, 0)))
+    )  # fmt: skip
+    kernel, out = builder.build(isa), Guarded(x.nbytes)
+    kernel(x, memory, out.bytes)
+    np.testing.assert_array_equal(out.array(np.float32, shape), x * column)
+    again = np.zeros(shape, np.float32)
+    for task in range(kernel.ntasks):  # each begins within a row, or not
+        call(kernel.kernel, kernel.params, [x, memory, again], task, task + 1)
+    np.testing.assert_array_equal(again, x * column)
 
 
 def test_a_long_chain_in_place():
@@ -407,3 +431,27 @@ def test_quantised_bytes(dtype, low, high, step, isa):
             expected = np.clip(np.nan_to_num(steps, nan=0, posinf=high, neginf=low), low, high)
             result = out.array(np.int8 if dtype == "s8" else np.uint8, max(n * step, 1))[: n * step : step]
             np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+@pytest.mark.parametrize("strides", [(1, 0), (0, 1), (0, 0)])
+@pytest.mark.parametrize("zero_strides", [(1, 0), (0, 1), (0, 0)])
+def test_quantised_bytes_by_loaded_numbers(strides, zero_strides, dtype, isa):
+    info = np.iinfo(dtype.replace("u", "uint").replace("s", "int"))
+    for shape in ((3, 5), (7, 300), (5, 1024), (3, 5000)):
+        rng, x = np.random.default_rng(shape[1]), samples(shape[0] * shape[1]).reshape(shape) * 40
+        scale, zero = rng.uniform(0.1, 2, 5000).astype(np.float32), rng.integers(-9, 9, 5000).astype(np.int8)
+        builder = EltwiseBuilder(shape)
+        value = builder.ternary(
+            "quantize_by", builder.load(0, "f32"), builder.load(1, "f32", strides), builder.load(2, "s8", zero_strides)
+        )
+        builder.store(3, dtype, None, builder.unary("clamp", value, info.min, info.max))
+        out = Guarded(x.size)
+        builder.build(isa)(x, scale, zero, out.bytes)
+        spread = [
+            np.lib.stride_tricks.as_strided(array, shape, [array.itemsize * step for step in steps])
+            for array, steps in ((scale, strides), (zero, zero_strides))
+        ]
+        expected = np.clip(np.rint(x / spread[0]) + spread[1], info.min, info.max)
+        np.testing.assert_array_equal(out.array(info.dtype, shape), expected)

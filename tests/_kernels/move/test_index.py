@@ -26,7 +26,16 @@ def random_numbers(rng, dtype, shape):
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize(("index_dtype", "index_type"), [("s32", np.int32), ("s64", np.int64)])
 def test_gather_along_an_axis(index_dtype, index_type, isa):
-    for outer, dim, inner in ((1, 50, 3), (4, 50, 700), (6, 50, 1), (1, 50, 0), (300, 50, 1), (300, 50, 2)):
+    for outer, dim, inner in (
+        (1, 50, 3),
+        (4, 50, 700),
+        (6, 50, 1),
+        (1, 50, 0),
+        (300, 50, 1),
+        (300, 50, 2),
+        (6, 50, 3),
+        (6, 50, 4),
+    ):
         src = np.arange(outer * dim * inner, dtype=np.uint32).reshape(outer, dim, inner)
         for count in (0, 1, 7, 16, 17, 120):
             indices = np.random.default_rng(count).integers(-50, 50, count, index_type)

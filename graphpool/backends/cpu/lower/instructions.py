@@ -142,10 +142,9 @@ def _quantize(region: Region, op: Op) -> Any:
     scale = region.literal(op.attrs["scales"], axis)
     zero_point = region.literal(zero_points, axis) if any(zero_points) else None
     x = region.operand(op)
-    if op.attrs.get("rounds_first") and zero_point is not None:
-        rounded = region.unary("round", region.binary("div", x, scale))
-        return region.unary("clamp", region.binary("add", rounded, zero_point), *_limits(dtype))
-    return _round_to(region, dtype, x, scale, zero_point)
+    if zero_point is None or not op.attrs.get("rounds_first"):
+        return _round_to(region, dtype, x, scale, zero_point)
+    return region.unary("clamp", region.builder.ternary("quantize_by", x, scale, zero_point), *_limits(dtype))
 
 
 def _is_of_tensor(region: Region, op: Op) -> bool:
@@ -181,9 +180,10 @@ def _dequantize(region: Region, op: Op) -> Any:
     x, zero_points = region.operand(op), op.attrs.get("zps") or []
     if _is_of_tensor(region, op):
         return region.unary("dequantize", x, op.attrs["scales"][0], *(zero_points or [0]))
+    scale = region.literal(op.attrs["scales"], axis)
     if any(zero_points):
-        x = region.binary("sub", x, region.literal(zero_points, axis))
-    return region.binary("mul", x, region.literal(op.attrs["scales"], axis))
+        return region.builder.ternary("dequantize_by", x, scale, region.literal(zero_points, axis))
+    return region.binary("mul", x, scale)
 
 
 @instruction("DynamicDequantize")
