@@ -7,8 +7,8 @@
  * V^T scores^T then take single elements of K and V where these lie, in any stride, and every step of the softmax runs
  * lane by lane. The few queries of a decoding step would leave lanes empty; they go one by one, with vectors along the
  * depth (`by_row`). At depth 64 a block and a tile of K and V take 80 KiB; operands of other types than f32 are converted
- * a tile at a time. Probabilities that are rounded have to be complete: sums are known after a first pass over the keys,
- * and a second one computes the scores again. */
+ * a tile at a time. Probabilities that are rounded have to be complete: sums are known after a first pass over the keys.
+ * A second pass rounds; scores of the first keys lie in a strip until then, those of others are computed again. */
 #include "eltwise/gp_sink.h"
 #include "gemm/gp_attention.h"
 
@@ -20,6 +20,7 @@ GP_RECORD(attention_params, {
     int64_t by_row, block;              /* block: queries of a task */
     int64_t inf_as_zero, has_program;
     int64_t rounds, rounded_dtype, rounds_first;  /* probabilities become numbers of a type of one byte, and back */
+    int64_t strip;                      /* keys of which scores have room, whole tiles; a tile where nothing rounds */
     float rounded_scale, zero_point, scale_back;
 });
 
@@ -31,13 +32,15 @@ typedef struct {
 
 /* Room for what one task holds; matrices have rows of LANES, of one float where queries go one by one. */
 typedef struct {
-    float *q, *scores, *result;           /* transposed: (depth, LANES), (TILE, LANES), (value_depth, LANES) */
+    float *q, *strip, *result;            /* transposed: (depth, LANES), (strip, LANES), (value_depth, LANES) */
+    float *scores;                        /* those of a tile, within the strip */
     float *row;                           /* value_depth of a query, or of RESULTS of them */
     float *k_room, *v_room, *mask_room;   /* a tile of each that is converted */
     uint8_t kept[TILE * LANES];
     double sum[LANES];
     float max[LANES], rescale[LANES];
     int64_t lanes;                        /* queries rounded up to whole vectors */
+    int64_t held;                         /* keys whose scores stay until they are rounded */
 } state;
 
 static block get_block(const attention_params *params, const gp_scores *s, int64_t task)
@@ -53,9 +56,10 @@ static void divide_scratch(const attention_params *params, float *scratch, state
 {
     const gp_attention *p = &params->scores;
     const int64_t lanes = params->by_row ? 1 : LANES;
+    t->held = !params->rounds ? 0 : p->keys <= params->strip ? p->keys : params->strip - TILE;
     t->q = scratch;
-    t->scores = t->q + p->depth * lanes;
-    t->result = t->scores + TILE * lanes;
+    t->strip = t->q + p->depth * lanes;
+    t->result = t->strip + params->strip * lanes;
     t->row = t->result + (params->by_row ? 0 : p->value_depth * lanes);
     t->k_room = t->row + p->value_depth * (params->by_row ? 1 : RESULTS);
     t->v_room = t->k_room + (p->k.dtype == GP_F32 && p->q.dtype == GP_F32 ? 0 : p->depth * TILE);
@@ -102,18 +106,35 @@ static float get_inverse(const attention_params *p, double sum)
     return p->inf_as_zero && sum == 0 ? 0 : (float)(1 / sum);
 }
 
-/* Probabilities to numbers of a type of one byte, and back; n is at most TILE, and LANES. */
-static void round_row(const attention_params *p, float *row, int64_t n)
+/* A number of a type of one byte, and back. */
+GP_INLINE float round_to(const int dtype, float x)
 {
-    uint8_t codes[LANES];
+    return dtype == GP_F8_E4M3   ? gp_from_f8_e4m3(gp_to_f8_e4m3(x))
+           : dtype == GP_F8_E5M2 ? gp_from_f8_e5m2(gp_to_f8_e5m2(x))
+           : dtype == GP_S8      ? (float)gp_to_int(x, -128.0f, 127.0f)
+                                 : (float)gp_to_int(x, 0.0f, 255.0f);
+}
+
+/* n exponentials to probabilities, these to numbers of a type, and back; `inverse` is that of the sum, or of sums. */
+GP_INLINE void round_as(const attention_params *p, const float *inverse, const int is_one, float *row, int64_t n,
+                        const int dtype)
+{
+    const float scale = p->rounded_scale, zero_point = p->zero_point, back = p->scale_back;
+    const int64_t rounds_first = p->rounds_first;
     for (int64_t i = 0; i < n; i++) {
-        const float x = row[i] / p->rounded_scale;
-        row[i] = (p->rounds_first ? rintf(x) : x) + p->zero_point;
+        const float x = row[i] * inverse[is_one ? 0 : i] / scale, y = rounds_first ? rintf(x) : x;
+        row[i] = (round_to(dtype, y + zero_point) - zero_point) * back;
     }
-    GP_KERNEL(store_row)((int)p->rounded_dtype, row, codes, 0, 1, n);
-    GP_KERNEL(load_row)((int)p->rounded_dtype, row, codes, 0, 1, n);
-    for (int64_t i = 0; i < n; i++)
-        row[i] = (row[i] - p->zero_point) * p->scale_back;
+}
+
+GP_INLINE void round_row(const attention_params *p, const float *inverse, const int is_one, float *row, int64_t n)
+{
+    switch (p->rounded_dtype) {
+    case GP_F8_E4M3: round_as(p, inverse, is_one, row, n, GP_F8_E4M3); break;
+    case GP_F8_E5M2: round_as(p, inverse, is_one, row, n, GP_F8_E5M2); break;
+    case GP_S8: round_as(p, inverse, is_one, row, n, GP_S8); break;
+    default: round_as(p, inverse, is_one, row, n, GP_U8);
+    }
 }
 
 /* Hand over what query i of the block computed: its row, and the logarithm of the sum of its exponentials. */
@@ -154,33 +175,56 @@ GP_INLINE void add_exponentials(float *scores, const int count, gp_vf shift, gp_
     }
 }
 
-/* Turn the scores of n keys into exponentials; update maximum and sum, and say how to rescale what came before. */
+/* Nothing but -inf: its exponentials are 0, not NaN. */
+GP_INLINE gp_vf get_shift(gp_vf max)
+{
+    return gp_vselect(gp_vequal(max, gp_splat(-INFINITY)), (gp_vf){0}, max);
+}
+
+/* Update the maximum by the scores of n keys, and say how to rescale what came before. */
+static void find_maximum(state *s, int64_t n)
+{
+    for (int64_t i = 0; i < s->lanes; i += GP_VL) {
+        const gp_vf before = gp_load(s->max + i);
+        gp_vf max = before;
+        for (int64_t j = 0; j < n; j++)
+            max = gp_vmax(gp_load(s->scores + j * LANES + i), max);
+        const gp_vf rescale = gp_exp_normal(before - get_shift(max));
+        gp_store(s->max + i, max);
+        gp_store(s->rescale + i, rescale);
+        for (int64_t k = 0; k < GP_VL; k++)
+            s->sum[i + k] *= rescale[k];
+    }
+}
+
+/* Turn the scores of n keys into exponentials, and add them to the sum. */
 static void exponentiate(state *s, int64_t n)
 {
     for (int64_t i = 0; i < s->lanes; i += GP_VL) {
-        const gp_vf before = gp_load(s->max + i), least = gp_splat(-INFINITY);
-        gp_vf max = before, part = {0};
-        for (int64_t j = 0; j < n; j++)
-            max = gp_vmax(gp_load(s->scores + j * LANES + i), max);
-        /* nothing but -inf so far: its exponentials are 0, not NaN */
-        const gp_vf shift = gp_vselect(gp_vequal(max, least), (gp_vf){0}, max), rescale = gp_exp_normal(before - shift);
+        const gp_vf shift = get_shift(gp_load(s->max + i));
+        gp_vf part = {0};
         for (int64_t j = 0; j + 4 <= n; j += 4)
             add_exponentials(s->scores + j * LANES + i, 4, shift, &part);
         for (int64_t j = n & -4; j < n; j++)
             add_exponentials(s->scores + j * LANES + i, 1, shift, &part);
-        gp_store(s->max + i, max);
-        gp_store(s->rescale + i, rescale);
         for (int64_t k = 0; k < GP_VL; k++)
-            s->sum[i + k] = s->sum[i + k] * rescale[k] + part[k];
+            s->sum[i + k] += part[k];
     }
+}
+
+/* The tile of keys that begins at `key`, with room for its scores; how many keys there are. */
+static int64_t take_tile(block *b, int64_t key, int64_t lanes, state *t)
+{
+    b->tile.key = key;
+    b->tile.keys = gp_min(TILE, b->keys - key);
+    t->scores = t->strip + gp_min(key, t->held) * lanes;
+    return b->tile.keys;
 }
 
 /* The scores of the tile of keys that begins at `key`; how many keys there are. */
 static int64_t score_lanes(const gp_scores *s, block *b, int64_t key, state *t)
 {
-    const int64_t n = gp_min(TILE, b->keys - key);
-    b->tile.key = key;
-    b->tile.keys = n;
+    const int64_t n = take_tile(b, key, LANES, t);
     gp_multiply(get_keys(s, b, t), t->q, s->p->depth, t->scores, NULL, n, t->lanes);
     gp_adjust_scores(s, &b->tile, t->scores, LANES, t->mask_room);
     return n;
@@ -192,39 +236,34 @@ static void add_tile(const gp_scores *s, const block *b, int64_t n, state *t)
     gp_multiply(gp_turned(get_values(s, b, t)), t->scores, n, t->result, t->rescale, s->p->value_depth, t->lanes);
 }
 
-/* Turn the scores of n keys into rounded probabilities, for maxima that are known; `inverse` is that of the sums. */
-static void round_lanes(const attention_params *p, const float *inverse, int64_t n, state *t)
-{
-    for (int64_t j = 0; j < n; j++) {
-        float *row = t->scores + j * LANES;
-        for (int64_t i = 0; i < t->lanes; i += GP_VL) {
-            const gp_vf max = gp_load(t->max + i), least = gp_splat(-INFINITY);
-            gp_vf term[1] = {gp_load(row + i) - gp_vselect(gp_vequal(max, least), (gp_vf){0}, max)};
-            gp_exp_below(term, 1);
-            gp_store(row + i, term[0] * gp_load(inverse + i));
-        }
-        round_row(p, row, t->lanes);
-    }
-}
-
 static void attend_lanes(const attention_params *p, const gp_scores *s, block *b, const gp_sink *sink, state *t)
 {
     float inverse[LANES];
+    double sum[LANES];
     start_lanes(s, b, t);
     for (int64_t key = 0; key < b->keys; key += TILE) {
         const int64_t n = score_lanes(s, b, key, t);
+        find_maximum(t, n);
+        if (key < t->held)
+            continue;
         exponentiate(t, n);
         drop(p, s, &b->tile, t->kept, t->scores, LANES);
         if (!p->rounds)
             add_tile(s, b, n, t);
     }
+    for (int64_t key = 0; key < gp_min(t->held, b->keys); key += TILE)
+        exponentiate(t, take_tile(b, key, LANES, t));
     for (int64_t i = 0; i < t->lanes; i++) {
+        sum[i] = t->sum[i];
         inverse[i] = get_inverse(p, t->sum[i]);
         t->rescale[i] = 1;
     }
     for (int64_t key = 0; p->rounds && key < b->keys; key += TILE) {
-        const int64_t n = score_lanes(s, b, key, t);
-        round_lanes(p, inverse, n, t);
+        const int64_t n = key < t->held ? take_tile(b, key, LANES, t) : score_lanes(s, b, key, t);
+        if (key >= t->held)
+            exponentiate(t, n);
+        for (int64_t j = 0; j < n; j++)
+            round_row(p, inverse, 0, t->scores + j * LANES, t->lanes);
         add_tile(s, b, n, t);
     }
     const int64_t depth = s->p->value_depth;
@@ -236,7 +275,7 @@ static void attend_lanes(const attention_params *p, const gp_scores *s, block *b
             gp_transpose_rows((gp_rows){t->result + i, LANES, 1}, depth, RESULTS, t->row, depth);
         for (int64_t c = 0; c < depth; c++)
             row[c] = at[c] * factor;
-        finish(p, s, sink, b, i, row, t->max[i], t->sum[i]);
+        finish(p, s, sink, b, i, row, t->max[i], sum[i]);
     }
 }
 
@@ -259,12 +298,10 @@ static void add_values(const float *v, int64_t stride, int64_t n, int64_t depth,
             y[c] += weight[j] * v[j * stride + c];
 }
 
-/* The scores of query i of the block, and of the keys that begin at `key`; how many keys there are. */
+/* The scores of one query, and of the keys that begin at `key`; how many keys there are. */
 static int64_t score_row(const gp_scores *s, block *one, int64_t key, state *t)
 {
-    const int64_t n = gp_min(TILE, one->keys - key);
-    one->tile.key = key;
-    one->tile.keys = n;
+    const int64_t n = take_tile(one, key, 1, t);
     const gp_rows keys = get_keys(s, one, t);
     for (int64_t j = 0; j < n; j++)
         t->scores[j] = gp_dot(t->q, keys.at + j * keys.row, s->p->depth);
@@ -274,7 +311,7 @@ static int64_t score_row(const gp_scores *s, block *one, int64_t key, state *t)
 
 static void attend_row(const attention_params *p, const gp_scores *s, block *b, int64_t i, const gp_sink *sink, state *t)
 {
-    float *q = t->q, *row = t->row, *scores = t->scores, max = -INFINITY;
+    float *q = t->q, *row = t->row, max = -INFINITY;
     double sum = 0;
     block one = *b;
     one.tile.query += i;
@@ -285,25 +322,28 @@ static void attend_row(const attention_params *p, const gp_scores *s, block *b, 
     memset(row, 0, s->p->value_depth * sizeof *row);
     for (int64_t key = 0; key < b->keys; key += TILE) {
         const int64_t n = score_row(s, &one, key, t);
-        const float before = max, here = gp_row_max(scores, n);
+        const float before = max, here = gp_row_max(t->scores, n);
         max = here > max ? here : max;
+        if (key < t->held)
+            continue;
         const float shift = max == -INFINITY ? 0 : max, rescale = gp_exp_normal(gp_splat(before - shift))[0];
-        sum = sum * rescale + gp_exp_row(scores, n, shift, scores);
-        drop(p, s, &one.tile, t->kept, scores, 1);
+        sum = sum * rescale + gp_exp_row(t->scores, n, shift, t->scores);
+        drop(p, s, &one.tile, t->kept, t->scores, 1);
         if (p->rounds)
             continue;
         const gp_rows values = get_values(s, &one, t);
-        add_values(values.at, values.row, n, s->p->value_depth, scores, rescale, row);
+        add_values(values.at, values.row, n, s->p->value_depth, t->scores, rescale, row);
     }
+    const float shift = max == -INFINITY ? 0 : max;
+    sum += gp_exp_row(t->strip, gp_min(t->held, b->keys), shift, t->strip);
     const float inverse = get_inverse(p, sum);
     for (int64_t key = 0; p->rounds && key < b->keys; key += TILE) {
-        const int64_t n = score_row(s, &one, key, t);
-        gp_exp_row(scores, n, max == -INFINITY ? 0 : max, scores);
-        for (int64_t j = 0; j < n; j++)
-            scores[j] *= inverse;
-        round_row(p, scores, n);
+        const int64_t n = key < t->held ? take_tile(&one, key, 1, t) : score_row(s, &one, key, t);
+        if (key >= t->held)
+            gp_exp_row(t->scores, n, shift, t->scores);
+        round_row(p, &inverse, 1, t->scores, n);
         const gp_rows values = get_values(s, &one, t);
-        add_values(values.at, values.row, n, s->p->value_depth, scores, 1, row);
+        add_values(values.at, values.row, n, s->p->value_depth, t->scores, 1, row);
     }
     for (int64_t c = 0; c < s->p->value_depth; c++)
         row[c] *= p->rounds ? 1 : inverse;

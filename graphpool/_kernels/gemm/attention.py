@@ -22,6 +22,9 @@ __all__ = ["ROUNDED_DTYPES", "AttentionProblem", "Rounding", "attention", "atten
 _LANES = 64
 _TILE = 64
 _RESULTS = 4
+_STRIP = 512
+"""Keys of which a task holds scores until they are rounded: 128 KiB of them."""
+
 _MAX_ROWS = 2
 """Up to this many queries go one by one; from three on, lanes of vectors pay though most stay empty."""
 
@@ -180,7 +183,8 @@ def attention(
 
     A query whose scores are all -inf gives NaN, or zeros, and -inf among the stats, if `inf_as_zero`. Keys that a
     causal mask hides from a whole block by -inf are not read, so NaN among them stays unseen. Scratch does not depend
-    on the numbers of queries and keys. With a `rounding`, which does not go with Dropout, scores are computed twice.
+    on the numbers of queries and keys. With a `rounding`, which does not go with Dropout, it has the scores of 512 keys
+    at most, and those of others are computed twice.
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
     scores, end = problem.fields()
@@ -199,11 +203,12 @@ def attention(
     queries, depth, value_depth = (scores[name] for name in ("queries", "depth", "value_depth"))
     by_row = queries <= _MAX_ROWS and scores["k"]["stride"][3] == 1 and scores["v"]["stride"][3] == 1
     block, lanes = least(_LANES, largest(queries, 1)), 1 if by_row else _LANES
+    strip = _TILE if rounding is None else _TILE * least(_STRIP // _TILE, largest(-(-scores["keys"] // _TILE), 1))
     values = {
         "scores": scores, "by_row": by_row, "block": block, "inf_as_zero": inf_as_zero, "has_program": bool(epilogue),
-        **sides, **_rounding_fields(rounding),
+        "strip": strip, **sides, **_rounding_fields(rounding),
     }  # fmt: skip
-    floats = lanes * (depth + _TILE) + (value_depth if by_row else (lanes + _RESULTS) * value_depth)
+    floats = lanes * (depth + strip) + (value_depth if by_row else (lanes + _RESULTS) * value_depth)
     floats += _TILE * depth * (not problem.is_f32("q", "k")) + _TILE * value_depth * (not problem.is_f32("v"))
     floats += _TILE * lanes * (not problem.is_f32("factor", "additive"))
     ntasks = scores["batch"] * scores["heads"] * -(-queries // block) if value_depth else 0

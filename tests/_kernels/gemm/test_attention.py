@@ -193,7 +193,9 @@ def rounded(p, rounding):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("queries", "keys"), [(1, 9), (2, 150), (5, 64), (70, 130)], ids=str)
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(1, 9), (2, 150), (2, 700), (5, 64), (70, 130), (9, 512), (66, 600)], ids=str
+)
 @pytest.mark.parametrize("name", ROUNDINGS)
 def test_probabilities_are_rounded(name, queries, keys, isa):
     rounding, (q, k, v) = ROUNDINGS[name], inputs(2, 4, 2, queries, keys, 12, 20)
@@ -218,9 +220,9 @@ def test_a_row_that_is_masked_out_is_rounded_to_zeros(queries, isa):
 
 @pytest.mark.parametrize("rounding", [None, ROUNDINGS["u8"]])
 def test_scratch_does_not_grow_with_keys(rounding):
-    problems = [AttentionProblem((1, 1, 64, 64), (1, 1, keys, 64), 64) for keys in (64, 65536)]
+    problems = [AttentionProblem((1, 1, 64, 64), (1, 1, keys, 64), 64) for keys in (512, 65536)]
     sizes = [attention(problem, rounding=rounding).scratch_nbytes for problem in problems]
-    assert sizes[0] == sizes[1] < 64 * 1024
+    assert sizes[0] == sizes[1] < (64 if rounding is None else 192) * 1024
 
 
 def test_bad_arguments():
