@@ -39,6 +39,7 @@ class Scores:
     is_divisor: bool = False
     fills_first: bool = False
     is_causal: bool = False
+    is_inverted: bool = False
     inf_as_zero: bool = False
 
     @property
@@ -68,7 +69,9 @@ class Scores:
         hides = []
         if "fill" in values:
             seen = f"row + {values.get('ahead', '0')} - {values.get('behind', '0')} >= key"
-            hides = [f"x = {seen if self.is_causal else values['shown'] + ' != 0.0f'} ? x : {values['fill']};"]
+            if not self.is_causal:
+                seen = f"{values['shown']} {'==' if self.is_inverted else '!='} 0.0f"
+            hides = [f"x = {seen} ? x : {values['fill']};"]
         steps = hides if self.fills_first else []
         sign = "/" if self.is_divisor else "*"
         steps = [*steps, *(f"x = x {sign} {values[name]};" for name in ("scale", "factor") if name in values)]

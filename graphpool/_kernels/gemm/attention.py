@@ -46,8 +46,8 @@ class AttentionProblem:
     soft_cap : float, optional
         They become soft_cap * tanh(score / soft_cap) unless it is 0. The additive mask is added then.
     fill : float, optional
-        They become `fill` where the boolean mask is false, and where the causal mask hides a key; with `fills_first`
-        this happens in front of the scale.
+        They become `fill` where the boolean mask is false, or true if `mask_hides`, and where the causal mask hides a
+        key; with `fills_first` this happens in front of the scale.
     causal_offset : int, optional
         Query i sees the keys up to i + causal_offset, plus the s32 number `ahead`, minus the s32 number `behind`, where
         these are among the arguments; None for no causal mask.
@@ -70,6 +70,7 @@ class AttentionProblem:
     soft_cap: float | None = 0.0
     fill: float | None = -np.inf
     fills_first: bool = False
+    mask_hides: bool = False
     causal_offset: int | None = None
     ahead: bool = False
     behind: bool = False
@@ -133,8 +134,8 @@ class AttentionProblem:
             "batch": batch, "heads": heads, "heads_per_kv": self.group, "queries": queries, "keys": self.k_shape[2],
             "depth": depth, "value_depth": self.value_depth, "is_divisor": self.is_divisor,
             "has_cap": self.soft_cap is None or self.soft_cap != 0, "is_causal": self.causal_offset is not None,
-            "fills_first": self.fills_first, "causal_offset": self.causal_offset or 0, "ahead_arg": numbers["ahead"],
-            "behind_arg": numbers["behind"], "dropout_arg": numbers["dropout"],
+            "fills_first": self.fills_first, "mask_hides": self.mask_hides, "causal_offset": self.causal_offset or 0,
+            "ahead_arg": numbers["ahead"], "behind_arg": numbers["behind"], "dropout_arg": numbers["dropout"],
             **{name: _side(name, *side, self.dtypes.get(name, "f32")) for name, side in sides.items()},
             **{name: _scalar(numbers[name], number, self.dtypes.get(name, "f32")) for name, number in scalars.items()},
         }  # fmt: skip

@@ -37,6 +37,7 @@ GP_RECORD(gp_attention, {
     gp_side q, k, v, factor, additive, boolean;  /* v has rows of value_depth, the last three are (queries, keys) */
     gp_scalar scale, cap, fill;            /* fill: the score of keys that the boolean or causal mask hides */
     int64_t is_divisor, has_cap, is_causal, fills_first;  /* is_divisor: scale and factor */
+    int64_t mask_hides;                    /* the boolean mask is true where a key is hidden */
     int64_t causal_offset, ahead_arg, behind_arg;  /* query i sees the keys up to i + offset [+ ahead] [- behind] */
     int64_t dropout_arg;                   /* seed, offset and probability; -1 for no dropout */
 });
@@ -200,11 +201,11 @@ GP_INLINE void gp_change_scores(const enum gp_change change, const gp_side *side
     }
 }
 
-/* Fill what is not shown among n scores. */
-GP_INLINE void gp_hide_row(const uint8_t *shown, const int64_t stride, int64_t n, float fill, float *row)
+/* Fill what a mask hides among n scores. */
+GP_INLINE void gp_hide_row(const uint8_t *mask, const int64_t stride, const int hides, int64_t n, float fill, float *row)
 {
     for (int64_t i = 0; i < n; i++)
-        row[i] = shown[i * stride] ? row[i] : fill;
+        row[i] = (mask[i * stride] != 0) != hides ? row[i] : fill;
 }
 
 static void gp_hide(const gp_scores *s, const gp_score_tile *t, float *m, int64_t ld)
@@ -212,12 +213,13 @@ static void gp_hide(const gp_scores *s, const gp_score_tile *t, float *m, int64_
     const gp_side *side = &s->p->boolean;
     const gp_tile_sides w = gp_get_sides(t, ld, side->stride[ROW], side->stride[ELEMENT]);
     const int64_t offset = gp_offset_of(side, t->batch, t->head, t->query) + t->key * side->stride[ELEMENT];
+    const int hides = s->p->mask_hides != 0;
     for (int64_t r = 0; side->arg >= 0 && r < w.rows; r++) {
-        const uint8_t *shown = (const uint8_t *)s->args[side->arg] + offset + r * w.row;
+        const uint8_t *mask = (const uint8_t *)s->args[side->arg] + offset + r * w.row;
         if (w.lane == 1)
-            gp_hide_row(shown, 1, w.lanes, s->fill, m + r * ld);
-        else if (w.lane != 0 || !*shown)
-            gp_hide_row(shown, w.lane, w.lanes, s->fill, m + r * ld);
+            gp_hide_row(mask, 1, hides, w.lanes, s->fill, m + r * ld);
+        else if (w.lane != 0 || (*mask != 0) == hides)
+            gp_hide_row(mask, w.lane, hides, w.lanes, s->fill, m + r * ld);
     }
     if (!s->p->is_causal)
         return;

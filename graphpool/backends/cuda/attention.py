@@ -58,7 +58,8 @@ def lower_attention(lowering: CudaLowering, group: AnchorGroup) -> None:
     problem = Scores(
         {name: value.dtype.value for name, value in numbers.items()},
         {name: operand(value) for name, value in tensors.items()},
-        scores.is_divisor, scores.fills_first, scores.is_causal, found.softmax.attrs["mode"] == "inf_as_zero",
+        scores.is_divisor, scores.fills_first, scores.is_causal, scores.is_inverted,
+        found.softmax.attrs["mode"] == "inf_as_zero",
     )  # fmt: skip
     split = heads if found.keys is None else (*heads[:BATCH_AXES], heads[BATCH_AXES] // group_size, group_size)
     stats = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in found.side_outputs]

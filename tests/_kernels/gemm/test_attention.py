@@ -87,14 +87,15 @@ def test_any_shape_mask_and_stride(data):
     allowed_flat, _ = strided(allowed.view("u1"), mask_order)
     causal = data.draw(st.sampled_from([None, 0, keys - queries]))
     cap = data.draw(st.sampled_from([0.0, 2.0]))
+    hides = data.draw(st.booleans())
     for isa in ISAS:
         problem = AttentionProblem(
             q.shape, k.shape, value_depth, scale=0.5, soft_cap=cap, causal_offset=causal, additive_strides=mask_strides,
-            boolean_strides=mask_strides, q_strides=strides[0], k_strides=strides[1], v_strides=strides[2],
+            boolean_strides=mask_strides, mask_hides=hides, q_strides=strides[0], k_strides=strides[1], v_strides=strides[2],
         )  # fmt: skip
         call = attention(problem, dst_strides=dst_strides, isa=isa)
         y = execute(call, *flats, mask_flat, allowed_flat, Out((dst.size,)))
-        expected = reference(q, k, v, 0.5, cap, causal, mask, allowed)
+        expected = reference(q, k, v, 0.5, cap, causal, mask, allowed != hides)
         assert_near(unstride(y, shape, dst_strides), expected, *TOLERANCE)
 
 

@@ -44,7 +44,7 @@ class Scores:
         The number that scores are multiplied or divided by, or a tensor of such; their soft cap; what is added to them;
         the number that hidden ones become: in front of the scale if `fills_first`, else behind all others.
     shown : int, optional
-        A condition: where it is false, scores are hidden.
+        A condition: where it is false, or true if `is_inverted`, scores are hidden.
     is_causal : bool
         Whether query i hides the keys behind i, plus the number `ahead`, minus the number `behind`.
     """
@@ -58,6 +58,7 @@ class Scores:
     fill: int | None = None
     fills_first: bool = False
     shown: int | None = None
+    is_inverted: bool = False
     is_causal: bool = False
     ahead: int | None = None
     behind: int | None = None
@@ -271,18 +272,20 @@ class Finder:
 
     def _read_select(self, op: Op, found: Scores, values: Collection[int]) -> tuple[Scores, set[int]] | None:
         """What is known of scores with a Select behind it, and the numbers of the ops that make its condition."""
-        shown, scores, fill = (tensor.id for tensor in op.inputs)
-        if found.fill is not None or scores not in values or not self.is_number(fill) or fill in values:
+        condition, scores, fill = op.inputs
+        is_inverted = scores.id not in values
+        scores, fill = (fill, scores) if is_inverted else (scores, fill)
+        if found.fill is not None or scores.id not in values or not self.is_number(fill.id) or fill.id in values:
             return None
-        if op.inputs[2].dtype not in FLOATS:
+        if fill.dtype not in FLOATS:
             return None
         is_first = found.scale is found.factor is found.cap is found.mask is None
-        found = replace(found, fill=fill, fills_first=is_first)
-        causal = self._find_causal(shown, self.shapes[scores])
+        found = replace(found, fill=fill.id, fills_first=is_first)
+        causal = None if is_inverted else self._find_causal(condition.id, self.shapes[scores.id])
         if causal is not None:
             ahead, behind, members = causal
             return replace(found, is_causal=True, ahead=ahead, behind=behind), members
-        return replace(found, shown=shown), set()
+        return replace(found, shown=condition.id, is_inverted=is_inverted), set()
 
     def _find_causal(self, tensor_id: int, shape: tuple[int, ...]) -> tuple[int | None, int | None, set[int]] | None:
         """What is added to a query's number in front of a comparison with those of keys, what is subtracted then.

@@ -128,6 +128,7 @@ def _make_problem(
         soft_cap=None if "cap" in given else 0.0,
         fill=None if "fill" in given else 0.0,
         fills_first=scores.fills_first,
+        mask_hides=scores.is_inverted,
         causal_offset=0 if scores.is_causal else None,
         ahead=scores.ahead is not None,
         behind=scores.behind is not None,

@@ -62,8 +62,29 @@ def mask(*shape):
     return lambda g, x: g.op("Add", x, g.input(shape, x.dtype))
 
 
+def select(*shape, first=None, hides=False, compare=None):
+    """Scores where a condition is true, or false if it `hides`, else a number; `first` is done to them before."""
+
+    def step(g, x):
+        x = x if first is None else first(g, x)
+        if compare is None:
+            shown = g.input(shape, "boolean")
+        else:
+            rows, columns = (g.op("GenIndex", x, axis=axis, dtype="s32") for axis in (-2, -1))
+            shown = g.op(compare, rows, columns, dtype="boolean")
+        fill = g.input((1,), x.dtype)
+        return g.op("Select", shown, *((fill, x) if hides else (x, fill)), dtype=x.dtype)
+
+    return step
+
+
 FUSED = {
     "plain": {},
+    "condition": {"steps": [multiply, select(7)]},
+    "condition in front of the scale": {"steps": [select(5, 7), divide]},
+    "condition that hides": {"steps": [multiply, select(2, 1, 1, 7, hides=True)]},
+    "condition that hides queries": {"steps": [select(5, 1, hides=True), multiply]},
+    "causal": {"steps": [divide, select(compare="GreaterEqual")]},
     "two axes": {"q": (5, 8), "k": (7, 8), "v": (7, 6)},
     "three axes": {"q": (3, 5, 8), "k": (3, 7, 8), "v": (3, 7, 6)},
     "grouped heads": {"q": (2, 3, 4, 5, 8), "k": (2, 3, 1, 7, 8), "v": (2, 3, 1, 7, 6)},
@@ -90,6 +111,7 @@ FUSED = {
 ROUNDED = {
     "rounded": {"between": rounding()}, "rounded to s8": {"between": rounding("s8", 1 / 99, 1 / 50, (-9,))},
     "rounded to f8": {"between": rounding("f8_e4m3", 0.25)},
+    "rounded behind a condition that hides": {"between": rounding(), "steps": [divide, select(2, 1, 1, 7, hides=True)]},
     "rounded bf16": {"between": rounding(through="bf16"), "dtype": "bf16", "steps": [divide, mask(7)]},
     "one rounded query": {"between": rounding(), "q": (2, 4, 1, 8)},
 }  # fmt: skip
@@ -147,6 +169,10 @@ def keys_of_every_other_head(g):
     attend(g, (2, 3, 4, 5, 8), (2, 1, 4, 7, 8), (2, 1, 4, 7, 6))
 
 
+def keys_up_to_the_query_are_hidden(g):
+    attend(g, **SHAPES, steps=[divide, select(compare="GreaterEqual", hides=True)])
+
+
 def no_keys(g):
     attend(g, (2, 5, 8), (2, 7, 8), (2, 7, 0))
 
@@ -163,7 +189,7 @@ def rounded_by_column(g):
     "build",
     [rounded_to_other_zero_points, rounded_by_column,
      keep_weights, other_axis, on_the_right, scaled_after_the_mask, divisor_is_the_score, other_caps,
-     keys_of_every_other_head, no_keys],
+     keys_of_every_other_head, keys_up_to_the_query_are_hidden, no_keys],
 )  # fmt: skip
 def test_what_the_kernel_does_not_compute_stays_separate(engine, build):
     g = GraphBuilder()
