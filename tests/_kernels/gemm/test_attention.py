@@ -91,7 +91,8 @@ def test_any_shape_mask_and_stride(data):
     for isa in ISAS:
         problem = AttentionProblem(
             q.shape, k.shape, value_depth, scale=0.5, soft_cap=cap, causal_offset=causal, additive_strides=mask_strides,
-            boolean_strides=mask_strides, mask_hides=hides, q_strides=strides[0], k_strides=strides[1], v_strides=strides[2],
+            boolean_strides=mask_strides, mask_hides=hides, q_strides=strides[0], k_strides=strides[1],
+            v_strides=strides[2],
         )  # fmt: skip
         call = attention(problem, dst_strides=dst_strides, isa=isa)
         y = execute(call, *flats, mask_flat, allowed_flat, Out((dst.size,)))
