@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool.runtime.heap import trim_heap
+
 from .arrays import to_array
-from .long_lists import LongList
+from .long_lists import LONG, LongList
 from .proto import AttributeProto
 
 if TYPE_CHECKING:
@@ -44,13 +46,19 @@ def with_table(node: Node, constants: dict[str, Any]) -> Node:
     """
     of_keys, of_values = _given(node, "keys"), _given(node, "values")
     if of_keys is None or of_values is None or not 0 < len(of_keys[0]) == len(of_values[0]):
-        return node
+        return node.kept()
     keys, places, of_nan = _in_order(*of_keys)
+    is_long = len(of_keys[0]) >= LONG
+    if is_long:
+        trim_heap()  # what keys were read to, before there are values
     values = _array(*of_values)
     table = np.empty((len(of_keys[0]) if places is None else len(places)) + 2, values.dtype)
     table[:-2] = values if places is None else values[places]
     table[-1] = _default(node, values.dtype)
     table[-2] = table[-1] if of_nan is None else values[of_nan]
+    del values
+    if is_long:
+        trim_heap()
     names = [f"{node.output[0]}/{side}" for side in ("keys", "values")]
     constants.update(zip(names, (keys, table), strict=True))
     return node.changed(inputs=[*node.input, *names], without=node.attrs)

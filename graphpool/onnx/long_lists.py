@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import zlib
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
@@ -81,6 +82,8 @@ class LongList:
 
     def values(self, kind: int) -> Sequence[Any]:
         """Its elements, where the attribute has this type: an array of the narrowest type, or texts as bytes."""
+        if isinstance(self._source, Message) and kind in _TYPE_CODES:
+            return _read_field(getattr(self._source, _FIELDS[kind]), _TYPE_CODES[kind])
         return self._read(_READERS[kind])
 
     def places(self, choices: tuple[bytes, ...]) -> Sequence[int]:
@@ -98,6 +101,27 @@ class LongList:
             if isinstance(self._source, MappedFile):  # what was read of a file need not stay in memory
                 start = self._first // mmap.PAGESIZE * mmap.PAGESIZE
                 self._source.madvise(mmap.MADV_DONTNEED, start, self._last - start)
+
+
+def _read_field(numbers: Sequence[Any], codes: str) -> array[Any]:
+    """The numbers of a message as an array of the first of these types that holds them.
+
+    A piece at a time: protobuf writes a message to twice the room that it takes.
+    """
+    for code in codes:
+        found = array(code)
+        try:
+            for first in range(0, len(numbers), _PIECE):
+                found.fromlist(list(numbers[first : first + _PIECE]))
+        except OverflowError:
+            continue
+        return found
+    raise OverflowError(f"numbers of none of the types {codes!r}")
+
+
+_TYPE_CODES = {AttributeProto.FLOATS: "f", AttributeProto.INTS: "iq"}
+_PIECE = 2**13
+"""Numbers that are objects of Python at once."""
 
 
 _READERS: dict[int, Callable[..., Sequence[Any]]] = {

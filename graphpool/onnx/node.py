@@ -45,7 +45,8 @@ class Node:
     LabelEncoder, as `LongList`, graphs as `Subgraph`; `captured` are
     the outer values that these graphs read; `trees` the decision trees among the attributes, or None: their lists are
     not among `attrs`. `lists` are the long lists that `proto` comes without, by attribute; left out, they are taken
-    from it, and protobuf's objects for them are not kept. `trees` are what was read of the same lists before.
+    from it, and protobuf's objects for them are not kept, but for those of a LabelEncoder, which become constants
+    soon. `trees` are what was read of the same lists before.
     """
 
     __slots__ = ("_lists", "_short", "attrs", "captured", "domain", "input", "name", "op_type", "output", "trees")
@@ -78,8 +79,10 @@ class Node:
             if has_trees:
                 self.trees = trees or read_trees(self.label, self.op_type, self.attrs)
                 self.attrs = {name: value for name, value in self.attrs.items() if not name.startswith(TREE_LISTS)}
-            self._short, self._lists = short, {name: found.kept() for name, found in lists.items()}
-            self.attrs |= {name: self._lists[name] for name, long in self.attrs.items() if isinstance(long, LongList)}
+            if later is not ENCODER_LISTS:
+                lists = {name: found.kept() for name, found in lists.items()}
+            self._short, self._lists = short, lists
+            self.attrs |= {name: lists[name] for name, long in self.attrs.items() if isinstance(long, LongList)}
 
     @property
     def proto(self) -> NodeProto:
@@ -90,6 +93,10 @@ class Node:
     def label(self) -> str:
         """What messages call the node."""
         return self.name or next((name for name in self.output if name), self.op_type)
+
+    def kept(self) -> Node:
+        """The node without references into the message that it was read from."""
+        return Node(self._short, {name: found.kept() for name, found in self._lists.items()}, self.trees)
 
     def changed(
         self,

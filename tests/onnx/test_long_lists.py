@@ -7,6 +7,7 @@ from contextlib import suppress
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, TensorProto, helper
@@ -14,10 +15,11 @@ from onnx import AttributeProto, TensorProto, helper
 import graphpool as gp
 from graphpool.onnx._lists import read_choices, read_floats, read_ints, read_texts, split
 from graphpool.onnx.encoders import listed
-from graphpool.onnx.long_lists import LONG
+from graphpool.onnx.long_lists import LONG, LongList
 from graphpool.onnx.node import Node
 from graphpool.onnx.proto import as_onnx
 from graphpool.onnx.source import read_model
+from graphpool.onnx.specialise import rewrite
 
 INTS = st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-300, 300)), min_size=1, max_size=40)
 FLOATS = st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=40)
@@ -111,6 +113,38 @@ def test_no_part_of_the_data(begin, end):
 
 
 # ---- models
+
+
+@given(INTS)
+def test_integers_of_a_message_are_as_narrow_as_those_of_its_bytes(values):
+    item = helper.make_attribute("a", values)
+    found = LongList(item, 0, 0, len(values), 0).values(AttributeProto.INTS)
+    assert found == read_ints(item.SerializeToString(), len(values))
+    assert found.typecode == read_ints(item.SerializeToString(), len(values)).typecode
+
+
+def test_floats_of_a_message_are_read_in_pieces():
+    values = np.random.default_rng(0).standard_normal(20_000).astype(np.float32)
+    item = helper.make_attribute("a", values)
+    np.testing.assert_array_equal(LongList(item, 0, 0, len(values), 0).values(AttributeProto.FLOATS), values)
+
+
+@pytest.mark.parametrize(
+    "values", [{"values_int64s": range(LONG)}, {"values_strings": ["x"] * LONG}], ids=["integers", "texts"]
+)
+@pytest.mark.parametrize(
+    "keys", [{"keys_int64s": range(LONG)}, {"keys_strings": [*map(str, range(LONG))]}], ids=["integers", "texts"]
+)
+def test_a_model_keeps_no_message_that_it_was_read_from(keys, values):
+    lists = {name: list(given) for name, given in (keys | values).items()}
+    node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **lists)
+    kinds = [TensorProto.INT64 if name.endswith("64s") else TensorProto.STRING for name in lists]
+    ports = [[helper.make_tensor_value_info(name, kind, [2])] for name, kind in zip("xy", kinds, strict=True)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    proto = helper.make_model(helper.make_graph([node], "g", *ports), opset_imports=opsets, ir_version=8)
+    nodes, _ = rewrite(read_model(proto))
+    kept = [entry for own in nodes for entry in (*own.attrs.values(), *own._lists.values())]
+    assert not any(isinstance(entry, LongList) and isinstance(entry._source, Message) for entry in kept)
 
 
 def encoder(count):
