@@ -1,4 +1,4 @@
-"""What ONNX Runtime fuses with products and convolutions, and its activations: again the ops that they were.
+"""What ONNX Runtime fuses with products and convolutions, its activations and distances: again the ops that they were.
 
 The graph's patterns fuse them in their own way. Source: the operators of domain com.microsoft, as ONNX Runtime
 documents them.
@@ -76,11 +76,23 @@ def _batch_first(n: NodeView, x: Value, moves: bool) -> Value:
     return n.emit("StaticTranspose", x, order=(*range(1, last), 0, last))
 
 
+def _distances(n: NodeView) -> Value:
+    """Between the rows of two matrices, by a product of both: |a|^2 + |b|^2 - 2 ab, and 0 where rounding gives less."""
+    a, b, metric = n[0], n[1], n.attr("metric", "sqeuclidean")
+    n.require(len(a.shape) == len(b.shape) == 2, "an input that is no matrix")
+    n.require(metric in ("euclidean", "sqeuclidean"), f"metric {metric!r}")
+    of_a, of_b = (n.emit("ReduceSum", n.emit("Square", x), axes=[1], keep_dims=x is a) for x in (a, b))
+    twice = n.emit("Multiply", n.emit("MatMul", a, b, transpose_b=True), n.literal(-2.0, a))
+    squares = n.emit("Maximum", n.emit("Add", n.emit("Add", twice, of_a), of_b), n.literal(0.0, a))
+    return n.emit("Sqrt", squares) if metric == "euclidean" else squares
+
+
 CONTRIBUTED: dict[str, Callable[[NodeView], Value]] = {
     "Gelu": lambda n: n.emit("GELU", n[0], mode="gelu_erf"),
     "BiasGelu": lambda n: n.emit("GELU", n.emit("Add", n[0], n[1]), mode="gelu_erf"),
     "FastGelu": lambda n: n.emit("GELU", n.emit("Add", n[0], n[1]) if n.has(1) else n[0], mode="gelu_tanh"),
     "QuickGelu": lambda n: swish(n, n.attr("alpha", 1.702)),
     "FusedGemm": _gemm, "FusedConv": _conv, "FusedMatMul": _matmul, "TransposeMatMul": _matmul,
+    "CDist": _distances,
 }  # fmt: skip
 """Converters of domain com.microsoft."""

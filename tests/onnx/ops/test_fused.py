@@ -61,6 +61,8 @@ def matmul(a, b, expected, alpha=1.0, **flags):
 
 LEFT, RIGHT = random_array((2, 3, 5, 4), seed=7), random_array((2, 3, 4, 6), seed=8)
 PRODUCT = LEFT.astype(float) @ RIGHT
+ROW, COLUMN = A[:, None, :].astype(float), random_array((3, 4), seed=9)[None]
+SQUARES = ((ROW - COLUMN) ** 2).sum(axis=2)
 TURNED = {side: np.ascontiguousarray(x.swapaxes(2, 3)) for side, x in (("A", LEFT), ("B", RIGHT))}
 ROWS = {side: np.ascontiguousarray(x.transpose(2, 0, 1, 3)) for side, x in (("A", LEFT), ("B", RIGHT))}
 BOTH = np.ascontiguousarray(LEFT.transpose(3, 0, 1, 2))
@@ -80,6 +82,11 @@ CASES = {
     "matmul-turned": matmul(TURNED["A"], TURNED["B"], PRODUCT, transA=1, transB=1),
     "matmul-rows": matmul(ROWS["A"], ROWS["B"], PRODUCT, transBatchA=1, transBatchB=1),
     "matmul-rows-turned": matmul(BOTH, RIGHT, PRODUCT, transA=1, transBatchA=1),
+    "squared-distances": case("CDist", [A, COLUMN[0]], SQUARES, metric="sqeuclidean"),
+    "distances": case("CDist", [A, COLUMN[0]], np.sqrt(SQUARES), metric="euclidean"),
+    "distances-double": case("CDist", [A.astype(float), COLUMN[0].astype(float)], np.sqrt(SQUARES), "float64",
+                             metric="euclidean"),
+    "distances-of-none": case("CDist", [A[:0], COLUMN[0]], SQUARES[:0], metric="euclidean"),
 }  # fmt: skip
 
 
