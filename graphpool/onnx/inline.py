@@ -221,9 +221,14 @@ def unroll_loop(
 
 def goes_on(body: Subgraph) -> bool:
     """Whether the body of a loop hands its condition on, so that the trip count alone decides."""
-    name = body.outputs[0]
+    return hands_on(body, 1, 0)
+
+
+def hands_on(body: Subgraph, number: int, result: int) -> bool:
+    """Whether an output of the body of a loop is one of its inputs."""
+    name = body.outputs[result]
     copied = [node.input[0] for node in body.nodes if node.op_type == "Identity" and node.output[0] == name]
-    return body.inputs[1] in (name, *copied)
+    return body.inputs[number] in (name, *copied)
 
 
 def scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path, one: Way) -> list[Value]:

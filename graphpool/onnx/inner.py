@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,13 +26,13 @@ from graphpool.typing import DataType
 
 from .build import DataDependent, NotConvertible, Value, require
 from .data_dependent import OuterValues, Reads, SizeItems, size_name
-from .inline import goes_on, present, unroll_loop, unroll_scan
+from .inline import goes_on, hands_on, present, unroll_loop, unroll_scan
 from .node import names_read
 from .shape_values import ShapeArray, compute_shapes
 from .types import data_type, make_port, make_type
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .inline import Path
     from .node import Node, Subgraph
@@ -78,7 +79,7 @@ class Inner:
     """A graph among a node's attributes as a model.
 
     `own` are the ports of its own inputs, `known` what is known of some of these; inputs that are None in place of a
-    port are known. `sizes` are as in `Specialiser`.
+    port are known. `fixed` are inputs that are values of the walk, and `sizes` are as in `Specialiser`.
     """
 
     def __init__(
@@ -90,11 +91,12 @@ class Inner:
         own: Sequence[ModelPort],
         known: dict[str, Any],
         sizes: dict[str, SizeItems],
+        fixed: Mapping[str, Value] = MappingProxyType({}),
     ) -> None:
         self.outer = OuterValues(walk.builder)
         nodes, constants = walk.owner.rewritten(graph, path)
-        for name in graph.captured:
-            self.outer.add(name, walk.value(name))
+        for name, value in _outside(walk, graph, fixed).items():
+            self.outer.add(name, value)
         self._outer_shapes = [value.shape if value.is_plain else None for value in self.outer.read]
         self._own = tuple(own)
         types = {port.name: make_type(port.dtype, None) for port in own if port.dtype is not None}
@@ -126,6 +128,11 @@ class Inner:
             return Model(source.inputs, source.outputs, self._specialiser, name=source.name, **options)
 
         return make
+
+
+def _outside(walk: Walk, graph: Subgraph, fixed: Mapping[str, Value]) -> dict[str, Value]:
+    """What a graph reads that is not its own, by name."""
+    return {**fixed, **{name: walk.value(name) for name in graph.captured}}
 
 
 def _given(value: Value, elem_type: int) -> Given:
@@ -201,6 +208,8 @@ class _Repeated:
     """A loop: its graph, of which the first input may count trips and the first output may end them.
 
     `length` is the number of trips if it is known, `trips` brings it otherwise; `condition` that for the first trip.
+    States that no trip changes are not among `states`, nor inputs and outputs of the graph: the body reads them under
+    the names of the inputs, as `fixed`, so that their content may be known and nothing copies them.
     """
 
     graph: Subgraph
@@ -211,6 +220,19 @@ class _Repeated:
     trips: Value | None = None
     condition: Value | None = None
     checks: bool = False
+    fixed: Mapping[str, Value] = MappingProxyType({})
+
+    def set_apart(self) -> list[Value | None]:
+        """Take out the states that no trip changes; they are returned by place, None for the others."""
+        graph, (first, result) = self.graph, (2, 1) if self.checks else (0, 0)
+        require(len(graph.outputs) >= result + len(self.states), "fewer outputs of the body than states")
+        states = list(enumerate(self.states))
+        fixed = [value if hands_on(graph, first + k, result + k) else None for k, value in states]
+        gone = [k for k, value in enumerate(fixed) if value is not None]
+        self.graph = graph.without([first + k for k in gone], [result + k for k in gone])
+        self.fixed = {graph.inputs[first + k]: self.states[k] for k in gone}
+        self.states = [value for k, value in states if k not in gone]
+        return fixed
 
 
 _NUMBER = "number of the trip"
@@ -241,12 +263,19 @@ def repeat_loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Pa
     elif condition is not None:
         require(condition.is_plain and prod(condition.shape) == 1, "a condition that is no number")
         repeated.condition = condition
+    fixed = repeated.set_apart()
     body = _Body(walk, node, repeated, path)
     if not body.is_steady:
         unrolled: list[Value] | None = walk.attempt(partial(unroll_loop, walk, node, inputs, path))
         if unrolled is not None:
             return unrolled
-    return _repeat(walk, node, repeated, body)
+    return _with_fixed(fixed, _repeat(walk, node, repeated, body))
+
+
+def _with_fixed(fixed: Sequence[Value | None], results: Sequence[Value]) -> list[Value]:
+    """Results of a loop, with the states that it does not change at their places."""
+    others = iter(results)
+    return [next(others) if value is None else value for value in fixed] + list(others)
 
 
 def repeat_scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
@@ -266,12 +295,13 @@ def repeat_scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Pa
     turned = [bool(back) for back in attrs.get("scan_output_directions") or [0] * nrows]
     repeated = _Repeated(graph, values[:nstates], scanned, turned, length=scanned[0][0].shape[0])
     require(all(are_equal(v.shape[:1], scanned[0][0].shape[:1]) for v, _ in scanned), "scans of other lengths")
+    fixed = repeated.set_apart()
     body = _Body(walk, node, repeated, path)
     if not body.is_steady:
         unrolled: list[Value] | None = walk.attempt(partial(unroll_scan, walk, node, inputs, path))
         if unrolled is not None:
             return unrolled
-    results = _repeat(walk, node, repeated, body)
+    results = _with_fixed(fixed, _repeat(walk, node, repeated, body))
     for number, axis in enumerate(attrs.get("scan_output_axes") or [0] * nrows, nstates):
         if axis:
             require(results[number].is_plain, "an axis of a result of unknown shape")
@@ -375,7 +405,7 @@ class _Body:
             items = np.empty(first.size, object)
             items[:] = [(_NUMBER, -int(item)) for item in first.reshape(-1)]
             sizes[self._names[number]] = SizeItems(items.reshape(first.shape), first.dtype)
-        self.inner = Inner(self._walk, self._node, graph, self._path, self._own(), known, sizes)
+        self.inner = Inner(self._walk, self._node, graph, self._path, self._own(), known, sizes, repeated.fixed)
         shapes = [value.shape for value in repeated.states] + [value.shape[1:] for value, _ in repeated.scanned]
         if repeated.checks:
             shapes.insert(0, (1, 0) if self.is_extent else ())
@@ -401,7 +431,8 @@ class _Body:
         """
         walk, graph = self._walk, self._repeated.graph
         nodes, constants = walk.owner.rewritten(graph, self._path)
-        known = {name: walk.value(name).content for name in graph.captured} | constants
+        outside = _outside(walk, graph, self._repeated.fixed)
+        known = {name: value.content for name, value in outside.items()} | constants
         most = walk.owner.source.bounds.limits.host_steps
         found: dict[int, Any] = {}
         for number, (name, state) in enumerate(zip(self._names, self._repeated.states, strict=False)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, explain
@@ -152,6 +153,14 @@ class Subgraph:
         own.update(name for node in self.nodes for name in node.output)
         reads = (*(name for node in self.nodes for name in (*node.input, *node.captured)), *self.outputs)
         self.captured = tuple(dict.fromkeys(name for name in reads if name and name not in own))
+
+    def without(self, inputs: Collection[int], outputs: Collection[int]) -> Subgraph:
+        """The graph without these of its inputs and outputs."""
+        kept = copy(self)
+        kept.inputs = tuple([name for number, name in enumerate(self.inputs) if number not in inputs])
+        kept.outputs = tuple([name for number, name in enumerate(self.outputs) if number not in outputs])
+        kept.elem_types = tuple([kind for number, kind in enumerate(self.elem_types) if number not in outputs])
+        return kept
 
     @cached_property
     def constants(self) -> dict[str, Any]:
