@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-__all__ = ["Admission", "BodyTooLargeError", "ClientGoneError", "FullError", "read_body"]
+__all__ = ["MOST_HEAD_NBYTES", "Admission", "BodyTooLargeError", "ClientGoneError", "FullError", "read_body"]
+
+MOST_HEAD_NBYTES = 1 << 16
+"""Of a request's first line and headers, and of what lies between parts of a body."""
 
 
 class FullError(Exception):

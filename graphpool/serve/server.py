@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from .admission import MOST_HEAD_NBYTES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -21,8 +23,6 @@ __all__ = ["import_parts", "serve"]
 _MOST_CONNECTIONS = 1024
 _TICKS = 10
 """Of the server, a tenth of a second each, between two looks at its connections."""
-_MOST_HEAD_NBYTES = 1 << 16
-"""Of a request's first line and headers, and of what lies between parts of a body."""
 _OPTIONS: dict[str, Any] = {
     "log_level": "warning", "access_log": False, "ws": "none", "server_header": False, "lifespan": "on",
     "limit_concurrency": _MOST_CONNECTIONS, "http": "h11",
@@ -41,8 +41,8 @@ with suppress(ImportError):
                 return
             self._nbytes += len(data)
             super().data_received(data)
-            if self._nbytes > _MOST_HEAD_NBYTES and not self.transport.is_closing():
-                self.send_400_response(f"A request has a head of up to {_MOST_HEAD_NBYTES} bytes.")
+            if self._nbytes > MOST_HEAD_NBYTES and not self.transport.is_closing():
+                self.send_400_response(f"A request has a head of up to {MOST_HEAD_NBYTES} bytes.")
 
         def on_headers_complete(self) -> None:
             self._nbytes = 0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -30,7 +31,7 @@ from ..errors import (
     explain,
 )
 from ..typing import parse_nbytes
-from .admission import Admission, BodyTooLargeError, ClientGoneError, FullError, read_body
+from .admission import MOST_HEAD_NBYTES, Admission, BodyTooLargeError, ClientGoneError, FullError, read_body
 from .batching import RunQueue, ServedModel
 from .metrics import CONTENT_TYPE_LATEST, Metrics
 from .page import PAGE, POLICY
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 
     from starlette.requests import Request
+    from starlette.types import ASGIApp
 
     from ..runtime import Model
     from .protocol import Answer, InferRequest
@@ -150,7 +152,9 @@ class Service:
         for place in places:
             routes += [Route(place, self._model_metadata), Route(f"{place}/ready", self._is_model_ready)]
         handlers: dict[Any, Any] = {HTTPException: _http_error}
-        app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
+        app = Starlette(
+            routes=routes, exception_handlers=handlers, lifespan=self._lifespan, middleware=[Middleware(_HeadLimit)]
+        )
         app.state.service = self
         return app
 
@@ -379,6 +383,20 @@ class Service:
         return _RefusalError(500, "the model failed; the service's log says why")
 
 
+class _HeadLimit:
+    """Refuses heads of requests that are longer than `graphpool serve` reads: other servers may have no bound."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _head_nbytes(scope) > MOST_HEAD_NBYTES:
+            answer = _Json({"error": f"a request has a head of up to {MOST_HEAD_NBYTES} bytes"}, 431)
+            await answer(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
 class _Infer:
     """Takes what the server hands over, so that the body is not read before it is known to be wanted."""
 
@@ -387,6 +405,12 @@ class _Infer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._service.infer(self._service.find(scope["path_params"]), scope, receive, send)
+
+
+def _head_nbytes(scope: Scope) -> int:
+    """Of the path, the query and the headers."""
+    headers = sum([len(name) + len(value) for name, value in scope["headers"]])
+    return len(scope.get("raw_path") or scope["path"]) + len(scope.get("query_string", b"")) + headers
 
 
 async def _gone(receive: Receive, limit: asyncio.Timeout) -> None:

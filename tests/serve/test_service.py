@@ -178,6 +178,14 @@ def test_no_more_is_read_than_the_headers_said():
     assert len(messages) == 1
 
 
+@pytest.mark.parametrize("headers", [[(b"x", b"y" * 70_000)], [(b"name", b"value")] * 7_500])
+def test_long_heads_are_refused_whatever_the_server_takes(headers):
+    messages = [{"type": "http.request", "body": image_request(IMAGES[:1])}]
+    assert ask_without_a_server(messages, headers)[0] == 431
+    assert messages
+    assert ask_without_a_server(messages, headers[:1] if len(headers) > 1 else [(b"x", b"y" * 60_000)])[0] == 200
+
+
 def test_a_client_that_does_not_read_is_left_at_the_deadline():
     messages = [{"type": "http.request", "body": image_request(IMAGES[:1])}]
     status, service = ask_without_a_server(messages, [], is_stuck=True, deadline_s=2)
