@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .identity import PackedKey
 
 _CHUNK_NBYTES = 64 << 20
+_MOST_LOOKS = 4
+"""At all processes, for a store: one may hand it on behind the look, to one that was looked at before, and end."""
 _SEALS = sum(getattr(fcntl, f"F_SEAL_{what}", 0) for what in ("SEAL", "SHRINK", "GROW", "WRITE"))  # 0: no Linux
 
 
@@ -184,7 +186,7 @@ class _OpenedStores:
             store = self._stores.get(name.id)
             if store is not None:
                 return store
-            opened = (_open_at(path, name) for path in _places_of(name))
+            opened = (_open_at(path, name) for _ in range(_MOST_LOOKS) for path in _places_of(name))
             descriptor = next((found for found in opened if found is not None), None)
             if descriptor is None:
                 raise StateError(

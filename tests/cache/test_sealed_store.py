@@ -3,12 +3,13 @@ import mmap
 import os
 import pickle
 import signal
+import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from graphpool.cache import PackedKey, fingerprint
+from graphpool.cache import PackedKey, fingerprint, sealed_store
 from graphpool.cache.sealed_store import SealedStore
 from graphpool.errors import OutOfMemoryError, StateError, UnsupportedError
 from tests.helpers.memory import run_in_child
@@ -109,6 +110,29 @@ def test_another_process_finds_it_at_whoever_has_it():
         os.close(writer)
     with pytest.raises(StateError, match="is gone"):
         SealedStore.open(name)
+
+
+def test_who_gets_it_behind_the_look_is_found(monkeypatch):
+    store = make_store()
+    name, (sender, receiver) = store.name, socket.socketpair()
+    socket.send_fds(sender, [b"."], [name.descriptor])
+    del store  # no process has it now, until one takes it from the socket
+    taken = []
+    look = sealed_store._places_of
+
+    def look_and_take(name):
+        yield from look(name)
+        if not taken:
+            taken.extend(socket.recv_fds(receiver, 1, 1)[1])
+
+    monkeypatch.setattr(sealed_store, "_places_of", look_and_take)
+    try:
+        assert is_complete(SealedStore.open(name))
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        sender.close()
+        receiver.close()
 
 
 def test_what_is_not_what_the_name_says_is_refused():
