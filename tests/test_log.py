@@ -50,7 +50,7 @@ def test_nothing_is_written_unless_asked(verbose: str | None) -> None:
 def test_topics_of_the_variable_are_written() -> None:
     written = lines("all")
     assert {line.split(":")[0] for line in written} >= {f"graphpool {t}" for t in ("compile", "execute", "profile")}
-    assert any("compiled for image=batchx1x8x8 in " in line and "partitions" in line for line in written)
+    assert any("compiled for image=batchx1x8x8 in " in line and "programs (" in line for line in written)
     assert any("compile:   conv_0: f32_" in line for line in written)
     assert any(line.startswith("graphpool execute: digits_cnn: runs for image=2x1x8x8") for line in written)
     left = [line for line in written if line.startswith("graphpool memory: ") and "gives up" in line]

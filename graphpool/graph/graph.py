@@ -20,7 +20,7 @@ from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
 from .op import Op
 from .partition import Partition
-from .partitioner import cover
+from .partitioner import cover, sole_backend
 from .view import GraphView
 
 if TYPE_CHECKING:
@@ -337,6 +337,35 @@ class Graph:
             )
             for c in covers
         ]
+
+    def whole_partition(self) -> Partition | None:
+        """One partition of all ops, where one backend that merges runs each of them.
+
+        It is what `merge_partitions` makes of all that `get_partitions` gives: patterns, which take most of the time of
+        that, change nothing where everything is compiled as one.
+
+        Returns
+        -------
+        partition : Partition or None
+            Of kind ``"merged"``, or the kind of its one op; without `End` ops. None where several backends run the ops,
+            or none runs one of them.
+
+        Raises
+        ------
+        StateError
+            The graph is not finalised.
+
+        Notes
+        -----
+        Threads: safe. Cost: linear in the number of ops.
+        """
+        view = self._finished_view()
+        ops = [op for op in view.ops if op.outputs]
+        backend = sole_backend(ops, backends_for(self.engine_kind))
+        if backend is None or not (backend.merges or len(ops) == 1):
+            return None
+        kind = ops[0].kind if len(ops) == 1 else "merged"
+        return Partition(kind, ops, view, backend, self.engine_kind, self.fpmath, self.prefer)
 
     def merge_partitions(self, partitions: Sequence[Partition]) -> Partition:
         """One partition of the ops of several, which is compiled as one program.

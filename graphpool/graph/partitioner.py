@@ -98,6 +98,12 @@ def _first_supporting(op: Op, backends: Sequence[Backend]) -> Backend | None:
     return next((backend for backend in backends if backend.supports(op)), None)
 
 
+def sole_backend(ops: Sequence[Op], backends: Sequence[Backend]) -> Backend | None:
+    """The backend that all of these ops fall to; None where there is none."""
+    backend = _first_supporting(ops[0], backends) if ops else None
+    return backend if all(_first_supporting(op, backends) is backend for op in ops) else None
+
+
 def _apply(
     pattern: Pattern,
     view: GraphView,

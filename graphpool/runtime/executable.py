@@ -196,13 +196,13 @@ class Executable(ResizableForm):
         return self._plain
 
     @property
-    def npartitions(self) -> int:
-        """How many there are."""
-        return self._made.npartitions
+    def nprograms(self) -> int:
+        """How many programs a run executes."""
+        return len(self._origins)
 
     @property
     def nhosted(self) -> int:
-        """How many of them the host runs."""
+        """How many steps the host runs."""
         return len(self._places.hosted)
 
     def written(self) -> tuple[bytes, list[Any]]:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .constant_part import ConstantPart
     from .engine import Engine
     from .form_steps import FormSteps
+    from .partition_runs import PartitionRuns
     from .primitive import ProgramDetails
 
 __all__ = [
@@ -105,7 +106,6 @@ class _Record:
     ports: Sequence[tuple[Any, Any]]
     primitives: Sequence[Primitive]
     variable: VariableForm | None
-    npartitions: int
     packed: Sequence[Sequence[PackedKey]]
 
 
@@ -139,7 +139,7 @@ def write_form(
         [(step.label, step.inputs, step.outputs) for step in made.steps],
         [] if varies else [(one.inputs, one.outputs) for one in programs],
         [] if varies else [one.primitive for one in programs if one.primitive is not None],
-        None if variable is None else variable.with_tensors(wanted), made.npartitions, packed,
+        None if variable is None else variable.with_tensors(wanted), packed,
     )  # fmt: skip
     room = io.BytesIO()
     _Writer(room, engine, [one.partition for one in programs]).dump(text)
@@ -198,46 +198,45 @@ class Described(Locked):
     variable : VariableForm or None
         Of the sizes in its graph.
     divide : callable
-        Gives of a form the partitions in the order in which they run, and those of which neighbours were merged.
+        Gives the partitions of a form.
     """
 
     def __init__(
         self, specialise: Callable[[], ModelForm], variable: VariableForm | None,
-        divide: Callable[[ModelForm], tuple[Sequence[Partition], Sequence[Partition]]],
+        divide: Callable[[ModelForm], PartitionRuns],
     ) -> None:  # fmt: skip
         super().__init__()
         self._specialise, self._variable, self._divide = specialise, variable, divide
-        self._made: tuple[Any, ...] | None = None
+        self._made: tuple[ModelForm, Mapping[int, LogicalTensor], PartitionRuns] | None = None
 
-    def _parts(self) -> tuple[Any, ...]:
+    def _parts(self) -> tuple[ModelForm, Mapping[int, LogicalTensor], PartitionRuns]:
         with self._lock:
             if self._made is None:
                 form = self._specialise()
                 tensors = settled_tensors(form.graph)
                 if self._variable is not None:
                     self._variable.finish(tensors)
-                self._made = form, tensors, *self._divide(form)
+                self._made = form, tensors, self._divide(form)
             return self._made
 
     @property
     def form(self) -> ModelForm:
         """The form, without sizes where those vary."""
-        form: ModelForm = self._parts()[0]
-        return form
+        return self._parts()[0]
 
     def partition(self, number: int) -> Any:
         """A partition that was compiled, which is made when something of it is asked for."""
-        return Deferred(lambda: self._parts()[3][number])
+        return Deferred(lambda: self._parts()[2].compiled[number])
 
     def partitions(self, symbols: Sequence[int] | None) -> tuple[Partition, ...]:
         """Those before neighbours were merged, for symbols that the form serves."""
-        _, _, found, _ = self._parts()
+        found = self._parts()[2].partitions
         values = self._values(symbols)
-        return tuple(found) if values is None else tuple([partition.with_sizes(values) for partition in found])
+        return found if values is None else tuple([partition.with_sizes(values) for partition in found])
 
     def tensors(self, symbols: Sequence[int] | None) -> Mapping[int, LogicalTensor]:
         """All tensors of the graph, for such symbols."""
-        found: Mapping[int, LogicalTensor] = self._parts()[1]
+        found = self._parts()[1]
         values = self._values(symbols)
         return found if values is None else {i: tensor.with_sizes(values) for i, tensor in found.items()}
 
@@ -255,7 +254,7 @@ class ReadSteps:
         described: Described,
     ) -> None:  # fmt: skip
         self.steps, self.tensors, self.values, self.sizes = steps, tensors, values, text.sizes
-        self.npartitions, self._described, self._variable = text.npartitions, described, text.variable
+        self._described, self._variable = described, text.variable
 
     def partitions_at(self, values: SizeValues | None) -> tuple[Partition, ...]:
         """As of `FormSteps`."""

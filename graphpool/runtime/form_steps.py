@@ -8,7 +8,7 @@ from graphpool.errors import UnsupportedError, explain
 
 from ._form_sizes import FormSizes
 from .model_step import ModelStep, settled_tensors
-from .partition_runs import gather, merge_neighbours
+from .partition_runs import PartitionRuns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,8 +34,6 @@ class FormSteps:
 
     Attributes
     ----------
-    npartitions : int
-        Before neighbours were merged.
     steps : list of ModelStep
     tensors : mapping of int to LogicalTensor
         With the shapes that there are now, and the strides of states.
@@ -67,8 +65,8 @@ class FormSteps:
             self.tensors = states.place(form, self.tensors)
         self.values: SizeValues | None = None
         self.sizes = FormSizes(self.tensors, (*form.inputs.values(), *form.outputs.values()))
-        self._partitions, merged = divide(form, options, engine.threads)
-        self.npartitions = len(self._partitions)
+        self._runs = divide(form, options, engine.threads)
+        merged = self._runs.compiled
         appends = [[] if states is None else states.appends(form, partition) for partition in merged]
         written = {i for pairs in appends for _, i in pairs}
         self.appended = frozenset(name for name, i in form.outputs.items() if i in written)
@@ -79,7 +77,7 @@ class FormSteps:
 
     def partitions_at(self, values: SizeValues | None) -> tuple[Partition, ...]:
         """The partitions before neighbours were merged, in the order in which they run, for values of sizes."""
-        found = self._partitions
+        found = self._runs.partitions
         return found if values is None else tuple([partition.with_sizes(values) for partition in found])
 
     def tensors_at(
@@ -118,13 +116,9 @@ class FormSteps:
         return [self.tensors[port.id] for port in inputs], [self.tensors[port.id] for port in outputs]
 
 
-def divide(
-    form: ModelForm, options: ScheduleOptions, threads: int
-) -> tuple[tuple[Partition, ...], Sequence[Partition]]:
-    """The partitions of a form in the order in which they run, and those that are compiled, neighbours as one."""
-    partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
-    found = tuple(gather(partitions) if options.may_be_parallel(threads) else partitions)
-    return found, merge_neighbours(form.graph, found)
+def divide(form: ModelForm, options: ScheduleOptions, threads: int) -> PartitionRuns:
+    """The partitions of a form."""
+    return PartitionRuns(form.graph, options.may_be_parallel(threads))
 
 
 def _step(form: ModelForm, partition: Partition, compiled: CompiledPartition | None) -> ModelStep:

@@ -334,7 +334,7 @@ class ModelForms(ModelRun):
             made = self._compile_form(shapes, deciding, variable, states, is_planned)
             if spans.opener is not None:  # what constants take is added up anew
                 note(
-                    partitions=made.npartitions, programs_nbytes=made.programs_nbytes,
+                    programs=made.nprograms, programs_nbytes=made.programs_nbytes,
                     constants_nbytes=made.constants_nbytes, arena_nbytes=made.arena_nbytes,
                 )  # fmt: skip
         if compile_log.is_on():
@@ -417,8 +417,8 @@ class ModelForms(ModelRun):
 
     def _tell_compiled(self, form: Executable, shapes: str, ms: float) -> None:
         compile_log.info(
-            "%s: compiled for %s in %.3g ms: %d partitions, %d on the host; programs %d, constants %d, arena %d bytes",
-            self.name, shapes, ms, form.npartitions, form.nhosted, form.programs_nbytes,
+            "%s: compiled for %s in %.3g ms: %d programs (%d bytes), %d host functions; constants %d, arena %d bytes",
+            self.name, shapes, ms, form.nprograms, form.programs_nbytes, form.nhosted,
             form.constants_nbytes, form.arena_nbytes,
         )  # fmt: skip
 

@@ -7,6 +7,7 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from graphpool.fork import cached_property
 from graphpool.typing import PropertyType
 
 if TYPE_CHECKING:
@@ -15,12 +16,40 @@ if TYPE_CHECKING:
     from graphpool.graph.graph import Graph
     from graphpool.graph.partition import Partition
 
-__all__ = ["gather", "merge_neighbours"]
+__all__ = ["PartitionRuns", "gather", "merge_neighbours"]
 
 
 MOST_PORTS = 2000
 """Tensors that a merged partition reads and writes, and reads of constants: half of what a program can name, since a
 constant may have several forms for each read."""
+
+
+class PartitionRuns:
+    """The partitions of a graph, and those that are compiled, of which each is a run of neighbours.
+
+    Parameters
+    ----------
+    graph : Graph
+        Finalised.
+    is_gathered : bool
+        Whether host functions wait for one another: see `gather`.
+
+    Attributes
+    ----------
+    compiled : sequence of Partition
+        In the order in which they run.
+    """
+
+    def __init__(self, graph: Graph, is_gathered: bool) -> None:
+        self._graph, self._is_gathered = graph, is_gathered
+        whole = graph.whole_partition() if _count_ports(graph) <= MOST_PORTS else None
+        self.compiled = merge_neighbours(graph, self.partitions) if whole is None else [whole]
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Those before neighbours were merged, in the order in which they run."""
+        found = [p for p in self._graph.get_partitions() if p.ops[0].outputs]
+        return tuple(gather(found) if self._is_gathered else found)
 
 
 def merge_neighbours(graph: Graph, partitions: Sequence[Partition]) -> list[Partition]:
@@ -35,10 +64,15 @@ def merge_neighbours(graph: Graph, partitions: Sequence[Partition]) -> list[Part
             runs[-1].append(partition)
         else:
             runs.append([partition])
-    if sum(2 * len(op.inputs) + len(op.outputs) for op in graph.ops) > MOST_PORTS:
+    if _count_ports(graph) > MOST_PORTS:
         reads = Counter(tensor.id for op in graph.ops for tensor in op.inputs)
         runs = [part for run in runs for part in _within_ports(run, reads)]
     return [graph.merge_partitions(run) for run in runs]
+
+
+def _count_ports(graph: Graph) -> int:
+    """More than the ports of any partition."""
+    return sum([2 * len(op.inputs) + len(op.outputs) for op in graph.ops])
 
 
 def _within_ports(run: Sequence[Partition], reads: Mapping[int, int]) -> list[list[Partition]]:

@@ -61,6 +61,39 @@ def test_end_keeps_an_inner_tensor_alive():
     assert {1, 2} <= outputs
 
 
+def test_the_whole_partition_is_all_of_them_merged():
+    graph = gp.Graph()
+    graph.add_op(gp.Op(0, "MatMul", [lt(0, (3, 3)), lt(1, (3, 3))], [lt(2, (3, 3))]))
+    graph.add_op(gp.Op(1, "ReLU", [lt(2, (3, 3))], [lt(3, (3, 3))]))
+    graph.add_op(gp.Op(2, "SoftMax", [lt(3, (3, 3))], [lt(4, (3, 3))], axis=1))
+    graph.add_op(gp.Op(3, "End", [lt(3, (3, 3))], []))
+    graph.finalize()
+    merged = graph.merge_partitions([p for p in graph.get_partitions() if p.is_supported])
+    whole = graph.whole_partition()
+    assert [whole.kind, whole.backend_name, whole.is_supported] == ["merged", "cpu", True]
+    assert whole.ops == tuple(op for op in merged.ops if op.kind != "End")
+    assert whole.input_ports == merged.input_ports
+    assert whole.output_ports == merged.output_ports
+    assert [port.id for port in whole.output_ports] == [3, 4]
+
+
+def test_there_is_no_whole_partition_of_ops_that_nobody_runs():
+    graph = gp.Graph()
+    graph.add_op(gp.Op(0, "ReLU", [lt(0)], [lt(1)]))
+    graph.finalize()
+    assert graph.whole_partition().kind == "ReLU"
+    graph = gp.Graph()
+    graph.add_op(gp.Op(0, "ReLU", [lt(0)], [lt(1)]))
+    graph.add_op(gp.Op(1, "Wildcard", [lt(1)], [lt(2)]))
+    with pytest.raises(gp.StateError, match="not finalised"):
+        graph.whole_partition()
+    graph.finalize()
+    assert graph.whole_partition() is None
+    graph = gp.Graph()
+    graph.finalize()
+    assert graph.whole_partition() is None
+
+
 def test_an_input_used_twice_is_one_port():
     partition = one_partition(gp.Op(0, "Multiply", [lt(0), lt(0)], [lt(1)]))
     assert [port.id for port in partition.input_ports] == [0]

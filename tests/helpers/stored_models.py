@@ -43,7 +43,7 @@ def facts_of(model: gp.Model, requests: Requests) -> list[Any]:
         form = model.specialise(inputs)
         peaks = [int(model.predict_peak(inputs, sequential=one, outputs=all_)) for one in (0, 1) for all_ in (0, 1)]
         found += [*peaks, model.stats(), model.engine.budget.in_use, form.arena_nbytes, dict(form.offsets)]
-        found += [form.conditions, form.streams, form.npartitions, form.buffers(), form.inner_bound()]
+        found += [form.conditions, form.streams, form.nprograms, form.buffers(), form.inner_bound()]
         found.append([step.compiled.program.describe() for step in form.steps if _has_program(step)])
     return found
 
