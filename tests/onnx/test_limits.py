@@ -235,8 +235,10 @@ def body_with_value(body, carried=None):
 
 
 def endless():
-    """A loop without nodes that carries a number and goes on for 2**63 iterations."""
-    body = body_with_value(graph_of([], COUNTERS, COUNTERS[1:]), "v")
+    """A loop that changes a number for 2**63 iterations."""
+    body = graph_of([helper.make_node("Neg", ["v"], ["w"])], COUNTERS, COUNTERS[1:])
+    body.input.append(value_info("v", shape=[1]))
+    body.output.append(value_info("w", shape=[1]))
     nodes = [helper.make_node("Loop", ["n", "t", "a"], ["y"], name="round", body=body)]
     return encode(nodes, {"n": np.int64(2**63 - 1), "t": np.bool_(True), "a": np.ones(1, np.float32)})
 
