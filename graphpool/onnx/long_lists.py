@@ -119,7 +119,7 @@ def _read_field(numbers: Sequence[Any], codes: str) -> array[Any]:
     raise OverflowError(f"numbers of none of the types {codes!r}")
 
 
-_TYPE_CODES = {AttributeProto.FLOATS: "f", AttributeProto.INTS: "iq"}
+_TYPE_CODES: dict[int, str] = {AttributeProto.FLOATS: "f", AttributeProto.INTS: "iq"}
 _PIECE = 2**13
 """Numbers that are objects of Python at once."""
 
