@@ -238,12 +238,12 @@ def scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path, one
     require(inputs[0] is None, "sequences of several lengths")
     values = [present(value) for value in inputs[1:]]
     require(all(value.is_plain for value in values), "something scanned is no array of known shape")
+    require(all(prod(value.shape[:2]) for value in values[-node.attrs["num_scan_inputs"] :]), "a scan of no entries")
     require(values[0].shape[0] <= walk.end_of_unrolling() - walk.nnodes, "a long scan")
     rows = [
         one(walk, node, [_take(walk.builder, value, number, 0) for value in values], (*path, number))
         for number in range(values[0].shape[0])
     ]
-    require(bool(rows), "a batch of no entries")
     return [_stack(walk.builder, list(column), 0) for column in zip(*rows, strict=True)]
 
 

@@ -249,6 +249,22 @@ def test_a_scan_is_unrolled(options):
     np.testing.assert_allclose(results["all"], seen.T if "scan_output_axes" in options else seen, rtol=1e-5)
 
 
+def test_a_scan_of_batches_has_entries():
+    body = body_graph([helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Neg", ["t"], ["seen"])],
+                      [info("s", [2]), info("e", [2])], [info("t", [2]), info("seen", [2])])  # fmt: skip
+    node = helper.make_node("Scan", ["", "start", "x"], ["last", "all"], "the_scan", body=body, num_scan_inputs=1)
+    ports = [info("start", [None, 2]), info("x", [None, None, 2])]
+    graph = helper.make_graph([node], "g", ports, [info("last", [None, 2]), info("all", [None, None, 2])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=3)
+    with gp.onnx.load(model) as loaded:
+        x = random_array((3, 4, 2))
+        found = loaded.run({"start": x[:, 0], "x": x})
+        np.testing.assert_allclose(found["last"], x[:, 0] + x.sum(axis=1), rtol=1e-5)
+        for shape in ((3, 0, 2), (0, 4, 2)):
+            with pytest.raises(gp.UnsupportedError, match=r"'the_scan'.*a scan of no entries"):
+                loaded.run({"start": np.zeros((shape[0], 2), "float32"), "x": np.zeros(shape, "float32")})
+
+
 def vector(name, *numbers):
     return numpy_helper.from_array(np.array(numbers, "float32"), name)
 

@@ -88,19 +88,23 @@ def _stft(n: NodeView) -> Value:
     n.require(len(x.shape) == 2 or (len(x.shape) == 3 and x.shape[2] == 1), "a signal that is not real")
     batch, size = x.shape[:2]
     step = int(n.known(1).reshape(()))
-    window = n.known(2).astype(np.float64).reshape(-1) if n.has(2) else None
-    length = int(n.known(3).reshape(())) if n.has(3) else 0 if window is None else window.size
+    window = n[2] if n.has(2) else None
+    length = int(n.known(3).reshape(())) if n.has(3) else 0 if window is None else int(prod(window.shape))
     n.require(step > 0 and length > 0 and size >= length, "frames without a length, or longer than the signal")
-    n.require(window is None or window.size == length, "a window of another length than the frames")
+    n.require(window is None or prod(window.shape) == length, "a window of another length than the frames")
     nbins = length // 2 + 1 if n.attr("onesided", 1) else length
-    waves = _waves(n, length, nbins) * (1.0 if window is None else window[:, None])
-    weights = np.concatenate([waves.real.T, waves.imag.T])[:, None]
+    waves = _waves(n, length, nbins)
+    parts = np.concatenate([waves.real.T, waves.imag.T])[:, None]
+    if window is None or window.is_known:
+        weights = n.literal(parts if window is None else parts * n.known(2).astype(np.float64).reshape(-1), x)
+    else:
+        weights = n.emit("Multiply", n.literal(parts, x), n.reshape(n.cast(window, x.dtype), (length,)))
     found = n.emit(
-        "Convolution", n.reshape(x, (batch, 1, size)), n.literal(weights, x), strides=[step], pads_begin=[0],
+        "Convolution", n.reshape(x, (batch, 1, size)), weights, strides=[step], pads_begin=[0],
         pads_end=[0], dilations=[1], groups=1, data_format="NCX", weights_format="OIX",
     )  # fmt: skip
-    parts = n.reshape(found, (batch, 2, nbins, found.shape[2]))
-    return n.emit("StaticTranspose", parts, order=[0, 3, 2, 1])
+    halves = n.reshape(found, (batch, 2, nbins, found.shape[2]))
+    return n.emit("StaticTranspose", halves, order=[0, 3, 2, 1])
 
 
 CONVERTERS = {"DFT": _dft, "STFT": _stft}

@@ -156,12 +156,18 @@ class _Axis:
         extent = n.count(size, DataType.F32)
         self._last = n.emit("Subtract", extent, one)
         self._edge, self._extent = (0.0, self._last) if is_aligned else (-0.5, extent)
+        self._is_aligned = is_aligned
 
     def unnormalised(self, place: Value) -> Value:
-        """From -1 .. 1 to the centres of the first and the last element, or to their outer edges."""
-        n = self._n
-        scaled = n.emit("Multiply", n.emit("Multiply", place, n.literal(0.5, place)), self._extent)
-        return n.emit("Add", scaled, n.emit("Multiply", self._last, n.literal(0.5, place)))
+        """From -1 .. 1 to the centres of the first and the last element, or to their outer edges.
+
+        In ONNX's order of operations: the nearest element of a place halfway depends on how that was rounded.
+        """
+        n, half, one = self._n, self._n.literal(0.5, place), self._n.literal(1.0, place)
+        ahead = n.emit("Add", place, one)
+        if self._is_aligned:
+            return n.emit("Multiply", n.emit("Multiply", ahead, half), self._extent)
+        return n.emit("Multiply", n.emit("Subtract", n.emit("Multiply", ahead, self._extent), one), half)
 
     def taps(self, place: Value) -> list[tuple[Value, Value | None]]:
         """Those of places that count elements."""

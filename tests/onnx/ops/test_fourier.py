@@ -75,6 +75,20 @@ def test_stft(length, step, has_window, is_onesided):
     check(run("STFT", x[..., 0], 17, constants, onesided=is_onesided), wanted)
 
 
+def test_the_window_of_stft_may_be_an_input():
+    names = {"x": [1, None, 1], "window": [None]}
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in names.items()]
+    node = helper.make_node("STFT", ["x", "step", "window"], ["y"], "the_node")
+    step = numpy_helper.from_array(np.int64(8), "step")
+    graph = helper.make_graph([node], "g", ports, [helper.make_empty_tensor_value_info("y")], [step])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with gp.onnx.load(proto, fallback=False) as model:
+        for length in (16, 40):
+            x, window = RNG.normal(size=(1, 128, 1)).astype(np.float32), RNG.normal(size=length).astype(np.float32)
+            frames = np.lib.stride_tricks.sliding_window_view(x[..., 0], length, axis=1)[:, ::8]
+            check(model.run({"x": x, "window": window})["y"], np.fft.rfft(frames * window, axis=-1))
+
+
 def test_long_transforms_are_for_the_host():
     x = RNG.normal(size=(1, 5000, 1)).astype(np.float32)
     with pytest.raises(gp.UnsupportedError, match="length 5000"):

@@ -89,6 +89,22 @@ def test_grid_sample(mode, padding, is_aligned):
             np.testing.assert_allclose(loaded.run({"x": x, "grid": grid})["y"], wanted, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("is_aligned", [0, 1])
+def test_the_nearest_element_of_places_halfway(is_aligned):
+    """What rounding of f32 in ONNX's order of operations makes of places that are written with few digits."""
+    x = RNG.normal(size=(1, 1, 16, 2)).astype(np.float32)
+    grid = RNG.choice(np.linspace(-1, 1, 21).astype(np.float32), (1, 16, 16, 2))
+    one, half, places = np.float32(1), np.float32(0.5), []
+    for size, c in zip(x.shape[2:], (grid[..., 1], grid[..., 0]), strict=True):
+        extent = np.float32(size)
+        place = (c + one) * half * (extent - one) if is_aligned else ((c + one) * extent - one) * half
+        places.append(np.rint(place).astype(int))
+    inside = (places[0] >= 0) & (places[0] < 16) & (places[1] >= 0) & (places[1] < 2)
+    wanted = np.where(inside, x[0, 0][np.clip(places[0], 0, 15), np.clip(places[1], 0, 1)], 0)
+    with gp.onnx.load(model(2, mode="nearest", align_corners=is_aligned), fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run({"x": x, "grid": grid})["y"][0], wanted)
+
+
 def test_grid_sample_of_a_volume():
     x = RNG.normal(size=(2, 3, 4, 5, 3)).astype(np.float32)
     grid = RNG.normal(size=(2, 2, 3, 4, 3)).astype(np.float32)
