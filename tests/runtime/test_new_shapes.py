@@ -218,6 +218,39 @@ def test_few_compilations_serve_all_sizes(engine, case, most):
             check(model, sizes)
 
 
+def convolutions(dtype):
+    """Two convolutions, 3 x 3 and 1 x 1, over images of any size, of floats or of bytes."""
+    rng = np.random.default_rng(6)
+    shapes = {"w": (40, 3, 3, 3), "v": (24, 40, 1, 1)}
+    if dtype == "f32":
+        weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        nodes = [Node("Conv", ["x", "w"], ["a"]), Node("Relu", ["a"], ["b"]), Node("Conv", ["b", "v"], ["y"])]
+    else:
+        weights = {name: rng.integers(-9, 9, shape).astype(np.int8) for name, shape in shapes.items()}
+        weights |= {"scale": np.float32(0.02), "zero": np.uint8(3), "none": np.int8(0), "wide": np.float32(0.5)}
+        side, ports = ["scale", "zero"], ["scale", "none", "wide", "zero"]
+        nodes = [
+            Node("QuantizeLinear", ["x", *side], ["q"]), Node("QLinearConv", ["q", *side, "w", *ports], ["a"]),
+            Node("QLinearConv", ["a", "wide", "zero", "v", *ports], ["b"]),
+            Node("DequantizeLinear", ["b", "wide", "zero"], ["y"]),
+        ]  # fmt: skip
+    return DynamicModel(
+        nodes, {"x": ("f", "n", 3, "h", "w")}, {"y": 4}, weights, {"n": (2, 3), "h": (9, 9), "w": (9, 9)}
+    )
+
+
+@pytest.mark.parametrize(("dtype", "mode"), [("f32", "strict"), ("f32", "bf16"), ("bytes", "strict")])
+def test_one_compilation_serves_convolutions_of_all_images(engine, dtype, mode):
+    """However many pixels make a task."""
+    case, rng = convolutions(dtype), np.random.default_rng(7)
+    with case.load(engine, fpmath=mode) as model:
+        for n, h, w in ((2, 20, 30), (3, 5, 200), (2, 90, 12), (2, 4, 2100), (2, 60, 300), (4, 40, 41), (2, 700, 5)):
+            arrays = case.arrays({"n": n, "h": h, "w": w}, rng)
+            with case.load(engine, {"n": n, "h": h, "w": w}, fpmath=mode) as fixed:
+                np.testing.assert_array_equal(model.run(arrays)["y"], fixed.run(arrays)["y"])
+        assert model.stats().compilations == 1
+
+
 def count_frames():
     return sum(type(found) is Frame for found in gc.get_objects())
 

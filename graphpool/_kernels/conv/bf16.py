@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass
+from graphpool._sizes import largest, least
 from graphpool.errors import InvalidDataTypeError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall
 from ..gemm.packed import TILE_ROWS
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..gemm.problem import even_part
+from ..gemm.problem import choose, even_part
 from .blocks import ConvBlocks, reads_pixels_in_place
 from .problem import ConvProblem
 from .weights import ConvWeights, PanelFormat
@@ -80,18 +81,16 @@ class Bf16ConvFormat(PanelFormat):
 
 def _rectangle(window: Window, weights: ConvWeights) -> tuple[int, int]:
     """Rows and columns of a task: whole rows in even parts, or a part of one in whole tiles."""
-    height, width = max(window.dst[1], 1), max(window.dst[2], 1)
+    height, width = largest(window.dst[1], 1), largest(window.dst[2], 1)
     most = _PIXELS if weights.ic > _FEW_CHANNELS else _FEW_CHANNELS_PIXELS
-    if width > most:
-        return 1, even_part(width, -(-width // most), TILE_ROWS)
-    rows = min(max(most // width, 1), height)
-    while rows > 1 and window.pixels_read(rows, width) * weights.pixel_nbytes > _STAGED_NBYTES:
-        rows -= 1
-    return even_part(height, -(-height // rows)), width
+    staged = window.rows_within(_STAGED_NBYTES // max(weights.pixel_nbytes, 1), width)
+    rows = least(least(largest(most // width, 1), height), staged)
+    rows = choose(width, most, even_part(height, -(-height // largest(rows, 1))), 1)
+    return rows, choose(width, most, width, even_part(width, -(-width // most), TILE_ROWS))
 
 
 def _col_block(batch: int, window: Window, weights: ConvWeights, rows: int, cols: int) -> int:
     """Output channels of a task: in parts where there are few rectangles."""
     rectangles = batch * window.rectangles(rows, cols) * weights.groups
-    parts = min(-(-_LEAST_TASKS // max(rectangles, 1)), weights.oc // weights.unit(rows * cols))
+    parts = least(-(-_LEAST_TASKS // largest(rectangles, 1)), weights.oc // weights.unit(rows * cols))
     return weights.col_block(rows * cols, parts)

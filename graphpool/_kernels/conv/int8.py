@@ -9,12 +9,13 @@ import math
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass
+from graphpool._sizes import largest
 from graphpool.errors import InvalidDataTypeError, UnsupportedError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall
 from ..gemm.packed import row_block
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..gemm.problem import even_part
+from ..gemm.problem import choose, even_part
 from ..gemm.requant import unsigned_zero_point
 from ..image.window import Window, merged_stride
 from .blocks import ConvBlocks, reads_pixels_in_place
@@ -105,10 +106,10 @@ def _as_one_row(
 
 def _rectangle(window: Window) -> tuple[int, int]:
     """Rows and columns of results of a task: even parts of an image, whole rows unless those are long."""
-    height, width = max(window.dst[1], 1), max(window.dst[2], 1)
-    if math.prod(window.kernel) == 1 and height == 1:
-        return 1, row_block(width)
-    if width > _PIXELS:
-        return 1, even_part(width, -(-width // _PIXELS))
-    parts = max(-(-height * width // _PIXELS), 1)
-    return -(-height // parts), width
+    height, width = largest(window.dst[1], 1), largest(window.dst[2], 1)
+    parts = largest(-(-height * width // _PIXELS), 1)
+    rows = choose(width, _PIXELS, -(-height // parts), 1)
+    cols = choose(width, _PIXELS, width, even_part(width, -(-width // _PIXELS)))
+    if math.prod(window.kernel) == 1:
+        cols = choose(height, 1, row_block(width), cols)
+    return rows, cols

@@ -121,6 +121,11 @@ class Window:
         width = (cols - 1) * self.strides[2] + (self.kernel[2] - 1) * self.dilations[2] + 1
         return self.kernel[0] * height * width
 
+    def rows_within(self, pixels: int, cols: int) -> int:
+        """The most rows of a rectangle so wide that reads so many pixels at most; 0 or less if one is too many."""
+        lines = pixels // (self.pixels_read(1, cols) // ((self.kernel[1] - 1) * self.dilations[1] + 1))
+        return (lines - (self.kernel[1] - 1) * self.dilations[1] - 1) // self.strides[1] + 1
+
     def fields(self) -> dict[str, Any]:
         """The fields of a struct gp_window."""
         src, dst = self.src_strides, self.dst_strides
