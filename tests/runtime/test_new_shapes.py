@@ -251,6 +251,17 @@ def test_one_compilation_serves_convolutions_of_all_images(engine, dtype, mode):
         assert model.stats().compilations == 1
 
 
+@pytest.mark.parametrize(("equation", "dims"), [("ii->i", "nn"), ("bii->b", "mnn"), ("ibij->jb", "nmnm")])
+def test_diagonals_of_all_sizes_share_a_compilation(engine, equation, dims):
+    case = DynamicModel([Node("Einsum", ["x"], ["y"], equation=equation)], {"x": ("f", *dims)}, {"y": 1}, {}, {})
+    rng = np.random.default_rng(8)
+    with case.load(engine) as model:
+        for n, m in ((3, 2), (4, 2), (7, 5), (2, 9), (30, 4), (5, 5)):
+            arrays = case.arrays({"n": n, "m": m}, rng)
+            np.testing.assert_allclose(model.run(arrays)["y"], np.einsum(equation, arrays["x"]), rtol=1e-5, atol=1e-5)
+        assert model.stats().compilations == 1
+
+
 def count_frames():
     return sum(type(found) is Frame for found in gc.get_objects())
 

@@ -72,7 +72,7 @@ def _diagonal(n: NodeView, value: Value, labels: str) -> tuple[Value, str]:
         while labels.count(label) > 1:
             first = labels.index(label)
             pair = first, labels.index(label, first + 1)
-            size, other = (int(value.shape[axis]) for axis in pair)
+            size, other = (value.shape[axis] for axis in pair)
             n.require(size == other, "a diagonal of what is not square")
             rest = [axis for axis in range(len(labels)) if axis not in pair]
             value = n.emit("StaticTranspose", value, order=[*rest, *pair])

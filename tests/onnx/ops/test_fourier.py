@@ -40,6 +40,42 @@ def test_dft(length, axis, opset):
             check(run("DFT", x, opset, constants, onesided=1, **places), np.fft.rfft(x[..., 0], length, own))
 
 
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("axis", [0, 1, -2])
+@pytest.mark.parametrize("length", [None, 1, 6, 15, 20])
+def test_inverse(length, axis, opset):
+    places = {"axis": axis} if opset == 17 else {}
+    constants = {"length": length} | ({} if opset == 17 else {"axis": axis})
+    own = axis if axis >= 0 else 2
+    for nparts in (1, 2):
+        x = RNG.normal(size=(9, 15, 12, nparts)).astype(np.float32)
+        numbers = x[..., 0] + (1j * x[..., 1] if nparts == 2 else 0)
+        check(run("DFT", x, opset, constants, inverse=1, **places), np.fft.ifft(numbers, length, own))
+    found = run("DFT", x, opset, constants, inverse=1, onesided=1, **places)
+    wanted = np.fft.irfft(numbers, length, own)
+    assert found.shape == (*wanted.shape, 1)
+    np.testing.assert_allclose(found[..., 0], wanted, atol=3e-6)
+
+
+@pytest.mark.parametrize("length", [None, 1, 12, 13])
+@pytest.mark.parametrize("is_onesided", [0, 1])
+def test_inverses_of_all_lengths_share_compilations(is_onesided, length):
+    node = helper.make_node("DFT", ["x", "length" if length else ""], ["y"], axis=1, inverse=1, onesided=is_onesided)
+    port = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "t", 2])
+    known = [numpy_helper.from_array(np.array(length), "length")] if length else []
+    graph = helper.make_graph([node], "g", [port], [helper.make_empty_tensor_value_info("y")], known)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with gp.onnx.load(proto, fallback=False) as model:
+        for size in (3, 2, 5, 7, 8, 11, 30, 31, 100, 101, 400):
+            x = RNG.normal(size=(2, size, 2)).astype(np.float32)
+            transform = np.fft.irfft if is_onesided else np.fft.ifft
+            wanted = transform(x[..., 0] + 1j * x[..., 1], length, 1)
+            found = model.run({"x": x})["y"]
+            got = found[..., 0] if is_onesided else found[..., 0] + 1j * found[..., 1]
+            np.testing.assert_allclose(got, wanted, atol=1e-5)
+        assert model.stats().compilations <= 3
+
+
 @pytest.mark.parametrize("length", [None, 12])
 @pytest.mark.parametrize("nparts", [1, 2])
 @pytest.mark.parametrize("is_onesided", [0, 1])
