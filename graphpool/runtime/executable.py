@@ -28,12 +28,11 @@ from .open_trips import OpenTrips, TripFacts
 from .resizable_form import ResizableForm
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
-from .trip_places import TripPlaces
 from .untouched import touched_spans, untouched_nbytes
 from .variable_form import SizedTensors
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, MutableMapping
 
     from graphpool._size_bounds import SizeBounds
     from graphpool._size_program import SizeValues
@@ -113,6 +112,7 @@ class Executable(ResizableForm):
         super().__init__(variable)
         self.key = key
         self._open: list[OpenTrips] = []  # idle
+        self._has_trips: bool | None = None
         self._trip_facts: tuple[TripFacts | None, ...] = ()  # once they are known
         self.precomputed, self.is_planned = form.precomputed, is_planned
         self._keeps_constants = weights == "cached"
@@ -169,11 +169,8 @@ class Executable(ResizableForm):
         """Plan the memory of a run."""
         self._arrays = first._sizes.of(values)
         plan = self._plan = FormPlan(first._places, self._tensors, self._arrays, self._programs, layout)
-        self.arena_nbytes, self.results_nbytes, self.host_nbytes = (
-            plan.arena_nbytes,
-            plan.results_nbytes,
-            plan.host_nbytes,
-        )
+        self.arena_nbytes, self.results_nbytes = plan.arena_nbytes, plan.results_nbytes
+        self.host_nbytes = plan.host_nbytes
 
     def _make_runner(self, first: Executable) -> None:
         self.runner = first._first_runner.sized(self._tensors, self._arrays, self._plan, self._programs)
@@ -319,54 +316,19 @@ class Executable(ResizableForm):
 
     def can_repeat(self, ports: LoopPorts, inputs: Mapping[str, Any]) -> bool:
         """Whether a trip of a loop is calls of kernels alone, and leaves states as it found them but for elements."""
+        first = self if self._first is None else self._first
+        if first._has_trips is None:  # whatever the sizes, for the one loop that has the form
+            rows = [name for name, _ in ports.rows]
+            names = [*(name for _, name in ports.states), *rows, *([] if ports.check is None else [ports.check])]
+            are_known = all(self.output(name) is not None for name in rows)
+            first._has_trips = are_known and self.runner.can_repeat(names)
+        if not first._has_trips:
+            return False
         for source, target in ports.states:
             array, found = inputs[source], self.output(target)
             if found != (array.shape, array.dtype) or not array.flags.c_contiguous:
                 return False
-        names = (*(name for _, name in ports.states), *(name for name, _ in ports.rows))
-        if not self.runner.can_repeat([name for name in (*names, ports.check) if name is not None]):
-            return False
-        return all(self.output(name) is not None for name, _ in ports.rows)
-
-    def repeat(
-        self,
-        ports: LoopPorts,
-        inputs: Mapping[str, Any],
-        scanned: Sequence[Any],
-        buffers: Sequence[tuple[Any, Any]],
-        rows: Sequence[tuple[Any, int]],
-        first: int,
-        most: int,
-        time_ns: int,
-    ) -> tuple[int, bool, list[Any]]:
-        """Make trips of a loop, where `can_repeat`: so many at most, and none begins after that time.
-
-        Parameters
-        ----------
-        ports : LoopPorts
-        inputs : mapping of str to ndarray
-            Of the first of these trips.
-        scanned : sequence of ndarray
-            Of which ``ports.scanned`` are rows.
-        buffers : sequence of (ndarray, ndarray)
-            For each state where the first trip writes it, and where the second one does.
-        rows : sequence of (ndarray, int)
-            Where the first trip writes each of ``ports.rows``, and the bytes from there to the next one.
-        first : int
-            Number of the first trip.
-        most : int
-        time_ns : int
-            Unit: nanoseconds.
-
-        Returns
-        -------
-        done, is_ended, states : int, bool, list of ndarray
-            How many trips there were, whether the last one said that no other follows, and what the states are now.
-        """
-        if self._is_closed:
-            raise StateError(explain("the form is closed", hint="specialise the model again"))
-        places = TripPlaces(ports, inputs, scanned, buffers, rows, first)
-        return self.runner.repeat(places, most, time_ns)
+        return True
 
     # ---- trips whose shapes change
 

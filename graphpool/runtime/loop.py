@@ -294,11 +294,9 @@ class _Run:
             assert described is not None  # as it can repeat
             most = min(most, rows.reserve(self._done, *described))
         buffers = [self._buffers_for(number) for number in range(len(self._states))]
-        places = [rows.place(self._done) for rows in self._rows]
-        done, self._is_ended, contents = form.repeat(
-            ports, inputs, self._scanned, buffers, places, self._done, most, _CHUNK_NS
-        )
-        self._states = contents
+        places_of_rows = [rows.place(self._done) for rows in self._rows]
+        places = TripPlaces(ports, inputs, self._scanned, buffers, places_of_rows, self._done)
+        done, self._is_ended, self._states = form.runner.repeat(places, most, _CHUNK_NS)
         self._done += done
 
     def _go_on(self, form: Executable, inputs: dict[str, Any]) -> bool:

@@ -185,7 +185,13 @@ class Runner(FormRun, SharesFirst):
         return self._stream.engine
 
     def repeat(self, places: TripPlaces, most: int, time_ns: int) -> tuple[int, bool, list[Any]]:
-        """Trips of a loop, see `Executable.repeat`."""
+        """Make trips of a loop, where `Executable.can_repeat`: so many at most, and none begins after that time.
+
+        Returns
+        -------
+        done, is_ended, states : int, bool, list of ndarray
+            How many trips there were, whether the last one said that no other follows, and what the states are now.
+        """
 
         def run(frame: Frame) -> tuple[int, bool, list[Any]]:
             with TripCalls(self, frame) as inside:

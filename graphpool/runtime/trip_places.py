@@ -22,7 +22,21 @@ __all__ = ["TripPlaces", "moved_states", "view_of"]
 
 
 class TripPlaces:
-    """Arrays of a loop, for `Trips`; parameters are those of `Executable.repeat`.
+    """Arrays of a loop, for `Trips`.
+
+    Parameters
+    ----------
+    ports : LoopPorts
+    inputs : mapping of str to ndarray
+        Of the first trip, by the names of the body.
+    scanned : sequence of ndarray
+        Of which ``ports.scanned`` are rows.
+    buffers : sequence of (ndarray, ndarray)
+        For each state where the first trip writes it, and where the second one does.
+    rows : sequence of (ndarray, int)
+        Where the first trip writes each of ``ports.rows``, and the bytes from there to the next one.
+    first : int
+        Number of the first trip.
 
     Attributes
     ----------
