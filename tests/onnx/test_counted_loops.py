@@ -6,7 +6,8 @@ from onnx import TensorProto, helper
 
 import graphpool as gp
 from graphpool.runtime.executable import Executable
-from tests.onnx.test_loops import UNWRITTEN, body_of, floats, info, make, node
+from graphpool.runtime.open_trips import OpenTrips
+from tests.onnx.test_loops import UNWRITTEN, body_of, floats, info, make, node, run_loop
 
 
 @pytest.fixture
@@ -95,3 +96,33 @@ def test_states_that_do_not_count_trips(first, nodes, after):
         count, state = end, state + x[slice(count, min(40, end))].sum(0, dtype=np.float32)
     assert found["last"] == count
     np.testing.assert_allclose(found["y"], state, rtol=1e-5)
+
+
+GROWING = [node("Concat", ["s", "row"], ["more"], axis=0), node("Mul", ["more", "half"], ["t"])]
+SUMMING = [
+    node("Unsqueeze", ["i", "zero"], ["from"]), node("Slice", ["x", "from", "end", "zero"], ["rest"]),
+    node("ReduceSum", ["rest", "zero"], ["sum"]), node("Add", ["s", "sum"], ["t"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes", [GROWING, SUMMING], ids=["growing", "summing"])
+def test_all_trips_are_set_up_at_once(monkeypatch, nodes):
+    """Neither a state of one row, nor trip 0, needs a form of its own, and states that grow have room to."""
+    shape = [None if nodes is GROWING else 1, 4]
+    body = body_of(nodes, [info("s", shape)], [info("t", shape)])
+    constants = {"zero": np.array([0]), "end": np.array([2**31]), "half": np.float32(0.5)}
+    outer = {"row" if nodes is GROWING else "x": (["k", 4],)}
+    model = run_loop(body, {"x0": (shape,)}, {"y": shape}, outer, constants)
+    begun, run = [], OpenTrips.run
+    monkeypatch.setattr(OpenTrips, "run", lambda self, *given: begun.append(1) or run(self, *given))
+    x = floats(1 if nodes is GROWING else 20, 4)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        for trips in (1, 2, 7, 10):
+            wanted = start = np.ones((1, 4), np.float32)
+            found = loaded.run({"n": np.array(trips), "x0": start, next(iter(outer)): x})["y"]
+            for trip in range(trips):
+                grown = np.concatenate([wanted, x]) * np.float32(0.5) if nodes is GROWING else None
+                wanted = wanted + x[trip:].sum(0) if grown is None else grown
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        assert len(begun) == 4
+        assert loaded._forms.last().form.inner[0].open_model().stats().compilations == 1
