@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class SizeItems:
     """A small integer array of which some elements are extents: inputs by name, of shape (extent, 0).
 
-    A pair of names is the difference of two extents, for what may be negative.
+    A tuple is an extent, times an int, less another extent or an int: for what may be negative, or counts by steps.
     """
 
     items: Any
@@ -43,7 +43,8 @@ class SizeItems:
 
         def size(item: Any) -> Any:
             if isinstance(item, tuple):
-                return size(item[0]) - size(item[1])
+                extent, step, less = item
+                return size(extent) * step - size(less)
             return shapes[item][0] if isinstance(item, str) else item
 
         found = list(map(size, self.items.reshape(-1)))
@@ -187,11 +188,11 @@ class OuterValues:
         """Each element is an extent, or one that is taken from 0."""
         items = []
         for number in range(prod(value.shape)):
-            pair = f"{name}[{number}]", f"-{name}[{number}]"
-            for sign, port in zip((1, -1), pair, strict=True):
+            positive, negative = f"{name}[{number}]", f"-{name}[{number}]"
+            for sign, port in ((1, positive), (-1, negative)):
                 described = DataDependentInput(port, 1, partial(_as_extent, number, sign), _unbounded)
                 self._take(described, ModelPort(port, DataType.BOOLEAN, (None, 0)), [value])
-            items.append(pair)
+            items.append((positive, 1, negative))
         self.sizes[name] = SizeItems(_objects(items, value.shape), value.dtype.numpy)
 
     def _take(self, described: DataDependentInput, port: ModelPort, values: Sequence[Value], type_: Any = None) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from graphpool._dataclasses import dataclass, replace
 from graphpool._size_bounds import SizeBounds
 from graphpool._size_program import SizeProgram
-from graphpool._sizes import Trace, is_variable, key_of
+from graphpool._sizes import Trace, hint_of, is_variable, key_of
 from graphpool.errors import GraphpoolError, LimitError
 from graphpool.graph.shapes import are_equal
 from graphpool.runtime.branches import Branch, Branches
@@ -241,6 +241,8 @@ _COUNTED, _MOST_COUNTED = (np.int32, np.int64), 16
 """Types, and elements, of states that count trips."""
 
 _HINT = 2
+
+_MOST_STEP = 2**31
 """A trip that is neither the first one nor the second: a body that treats these apart counts from no other one on."""
 
 
@@ -349,7 +351,7 @@ class _Body:
     def __init__(self, walk: Walk, node: Node, repeated: _Repeated, path: Path) -> None:
         self._walk, self._node, self._repeated, self._path = walk, node, repeated, path
         self.is_extent = False
-        self._counters: dict[int, Any] = {}  # states that count trips -> their first content
+        self._counters: dict[int, tuple[Any, int]] = {}  # states that count trips -> first content, and by how much
         given = [*repeated.states, *(value for value, _ in repeated.scanned)]
         require(all(value.is_plain and value.dtype.bits >= 8 for value in given), "what is no tensor of numbers")
         try:
@@ -401,9 +403,9 @@ class _Body:
             items = np.empty((), object)
             items[()] = _NUMBER
             sizes[graph.inputs[0]] = SizeItems(items, np.int64)
-        for number, first in self._counters.items():
+        for number, (first, step) in self._counters.items():
             items = np.empty(first.size, object)
-            items[:] = [(_NUMBER, -int(item)) for item in first.reshape(-1)]
+            items[:] = [(_NUMBER, step, -int(item)) for item in first.reshape(-1)]
             sizes[self._names[number]] = SizeItems(items.reshape(first.shape), first.dtype)
         self.inner = Inner(self._walk, self._node, graph, self._path, self._own(), known, sizes, repeated.fixed)
         shapes = [value.shape for value in repeated.states] + [value.shape[1:] for value, _ in repeated.scanned]
@@ -423,34 +425,41 @@ class _Body:
         """Inputs of the graph but for the number of the trip and the condition."""
         return self._repeated.graph.inputs[2 if self._repeated.checks else 0 :]
 
-    def _find_counters(self) -> dict[int, Any]:
-        """States of which each trip adds one to all elements -> their first content.
+    def _find_counters(self) -> dict[int, tuple[Any, int]]:
+        """States of which each trip adds one number to all elements -> their first content, and that number.
 
-        So that sizes may follow from them: such a state is its first content and the number of the trip, and what the
-        nodes that compute the next one give of that sum is the sum for the next trip, for any number up to the limit.
+        So that sizes may follow from them: such a state is its first content and so many times the number of the trip,
+        and what the nodes that compute the next one give of that sum is the sum for the next trip, for any number up to
+        the limit.
         """
         walk, graph = self._walk, self._repeated.graph
         nodes, constants = walk.owner.rewritten(graph, self._path)
         outside = _outside(walk, graph, self._repeated.fixed)
         known = {name: value.content for name, value in outside.items()} | constants
         most = walk.owner.source.bounds.limits.host_steps
-        found: dict[int, Any] = {}
+        found: dict[int, tuple[Any, int]] = {}
         for number, (name, state) in enumerate(zip(self._names, self._repeated.states, strict=False)):
             first = state.content
             if not isinstance(first, np.ndarray) or first.dtype not in _COUNTED or first.size > _MOST_COUNTED:
                 continue
-            trace = Trace()
-            trip = trace.symbol(_HINT, _NUMBER)
-            now = [int(item) + trip for item in first.reshape(-1)]
-            contents = {**known, name: ShapeArray(np.array(now, object).reshape(first.shape), first.dtype)}
-            last = _follow_sizes(walk, nodes, contents, graph.outputs[number + 1])
-            wanted = [key_of(item + 1) for item in now]
-            trace.close()
-            if not isinstance(last, ShapeArray) or (last.dtype, last.shape) != (first.dtype, first.shape):
-                continue
-            is_next = list(map(key_of, last.items.reshape(-1))) == wanted
-            if is_next and SizeBounds(SizeProgram(trace), [(0, most)]).holds():
-                found[number] = first
+            step: int | None = 1
+            while step is not None:  # what is added to a state that counts by one tells by how much it does
+                counts_by, step = step, None
+                trace = Trace()
+                trip = trace.symbol(_HINT, _NUMBER)
+                now = [int(item) + counts_by * trip for item in first.reshape(-1)]
+                contents = {**known, name: ShapeArray(np.array(now, object).reshape(first.shape), first.dtype)}
+                last = _follow_sizes(walk, nodes, contents, graph.outputs[number + 1])
+                if not isinstance(last, ShapeArray) or (last.dtype, last.shape) != (first.dtype, first.shape):
+                    continue
+                after = last.items.reshape(-1)
+                is_next = list(map(key_of, after)) == [key_of(item + counts_by) for item in now]
+                trace.close()
+                if not is_next and counts_by == 1 and now:
+                    other = hint_of(after[0]) - hint_of(now[0])
+                    step = other if other != 1 and 0 < abs(other) < _MOST_STEP else None
+                elif is_next and SizeBounds(SizeProgram(trace), [(0, most)]).holds():
+                    found[number] = first, counts_by
         return found
 
     def _own(self) -> list[ModelPort]:

@@ -58,30 +58,35 @@ def as_real(dtype=INT64):
 
 BY_ONE = [node("Squeeze", ["one"], ["by"]), node("Add", ["c", "by"], ["i2"])]
 UP = [BY_ONE[0], node("Add", ["c", "by"], ["up"])]
+BY_TWO = [node("Add", ["c", "two"], ["i2"])]
+DOWN = [BY_ONE[0], node("Sub", ["c", "by"], ["i2"])]
 BY_DATA = [
     *UP, node("Cast", ["s"], ["s64"], to=INT64), node("ReduceMax", ["s64"], ["top"], keepdims=0),
     node("Max", ["up", "top"], ["i2"]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "nodes", "dtype"), [
-    (0, BY_ONE, INT64), (3, BY_ONE, INT64), (-2, BY_ONE, INT64), (0, as_real(), INT64),
-    (4, as_real(TensorProto.INT32), TensorProto.INT32),
+@pytest.mark.parametrize(("first", "nodes", "dtype", "step"), [
+    (0, BY_ONE, INT64, 1), (3, BY_ONE, INT64, 1), (-2, BY_ONE, INT64, 1), (0, as_real(), INT64, 1),
+    (4, as_real(TensorProto.INT32), TensorProto.INT32, 1), (0, BY_TWO, INT64, 2), (-3, BY_TWO, INT64, 2),
+    (90, DOWN, INT64, -1), (25, DOWN, INT64, -1),
 ])  # fmt: skip
-def test_slices_by_a_state_that_counts_trips(first, nodes, dtype, runs):
+def test_slices_by_a_state_that_counts_trips(first, nodes, dtype, step, runs):
     x = floats(40, 3)
     with gp.onnx.load(counted(first, nodes, dtype), fallback=False, limits=UNWRITTEN) as model:
         for trips in (0, 1, 7, 30, 60):
             before = len(runs)
             found = model.run({"n": np.array(trips), "x0": np.zeros(3, np.float32), "x": x})
             assert len(runs) - before <= 5  # of the model, and where a decision comes out otherwise
-            assert found["last"] == first + trips
-            wanted = sum((x[slice(c, min(40, c + 1))].sum(0) for c in range(first, first + trips)), np.zeros(3))
+            assert found["last"] == first + step * trips
+            counts = range(first, first + step * trips, step)
+            wanted = sum((x[slice(c, min(40, c + step))].sum(0) for c in counts), np.zeros(3))
             np.testing.assert_allclose(found["y"], wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("first", "nodes", "after"), [
-    (0, [node("Add", ["c", "two"], ["i2"])], lambda c, s: c + 2),
+    (0, [node("Mul", ["c", "two"], ["i2"])], lambda c, s: 2 * c),
+    (1, [node("Mul", ["c", "c"], ["sq"]), node("Add", ["sq", "two"], ["i2"])], lambda c, s: c * c + 2),
     (2**24 - 3, as_real(), lambda c, s: int(np.float32(c) + np.float32(1))),  # which ends at 2**24
     (0, [*UP, node("Mod", ["up", "two"], ["i2"])], lambda c, s: (c + 1) % 2),
     (0, BY_DATA, lambda c, s: max(c + 1, int(s.astype(np.int64).max()))),
