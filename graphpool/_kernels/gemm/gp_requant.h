@@ -170,6 +170,17 @@ GP_INLINE int64_t gp_columns_left(const int is_whole, int64_t cols, int j)
 #define GP_ROUNDING_SHIFT 12582912.0f
 #define GP_ROUNDING_BITS 0x4b400000
 
+/* Whether what is rounded last is no larger than integers are, since it has been bytes before, and bytes are all that is
+ * added. */
+GP_INLINE int gp_stays_small(const gp_requant_sink *s)
+{
+    const gp_requant *p = s->p;
+    if (!p->has_inner || s->late_bias || (s->residual && p->residual_dtype == GP_F32))
+        return 0;
+    const float most = 255 * p->inner.scale + (s->residual ? 255 * fabsf(p->residual_scale) : 0);
+    return most * p->outer.inverse < GP_ROUNDING_SHIFT;
+}
+
 /* Each number of a tile within the limits and rounded, in units of the integer. Where there is an instruction that rounds,
  * it takes the place of two. */
 GP_INLINE void gp_round_tile(const int rows, const int nv, const gp_rounding *r, gp_acc acc)
@@ -233,10 +244,10 @@ GP_INLINE void gp_store_halves(char *first, char *second, gp_vbytes bytes)
 
 /* A whole tile of an even number of vectors rounded to bytes, four vectors at a time, which takes two thirds of the time of
  * one by one: vectors are narrowed together, and bytes saturate on the way, so that a limit below counts only where it is
- * not the least byte. One above does, as conversions give the least integer for what is too large. Rows lie `row` bytes
- * apart. */
-GP_INLINE void gp_store_tile(const int rows, const int nv, const gp_rounding *r, int64_t dtype, gp_acc acc, char *to,
-                             int64_t row)
+ * not the least byte. One above does, as conversions give the least integer for what is too large, unless is_small says
+ * that no number is. Rows lie `row` bytes apart. */
+GP_INLINE void gp_store_tile(const int rows, const int nv, const gp_rounding *r, int64_t dtype, int is_small, gp_acc acc,
+                             char *to, int64_t row)
 {
     const gp_vf lo = gp_splat(r->lo), hi = gp_splat(r->hi);
     const int sign = dtype == GP_S8 ? 128 : 0, after = r->after + sign;
@@ -245,10 +256,14 @@ GP_INLINE void gp_store_tile(const int rows, const int nv, const gp_rounding *r,
         GP_EACH(i, rows)
             GP_EACH(j, nv)
                 acc[i][j] = gp_vat_least(acc[i][j], lo);
+    if (r->hi < (float)(255 - after) || !is_small)
+        GP_EACH(i, rows)
+            GP_EACH(j, nv)
+                acc[i][j] = gp_vat_most(acc[i][j], hi);
     if (r->shift == GP_ROUNDING_SHIFT)
         GP_EACH(i, rows)
             GP_EACH(j, nv)
-                acc[i][j] = (gp_vf)gp_nearest_integers(gp_vat_most(acc[i][j], hi));
+                acc[i][j] = (gp_vf)gp_nearest_integers(acc[i][j]);
     else
         GP_EACH(i, rows)
             GP_EACH(j, nv)
@@ -329,7 +344,7 @@ GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole, i
     char *dst = s.dst + (sink->row * s.dst_row + sink->col) * nbytes;
 #if GP_PACKS_BYTES
     if (is_whole && nv > 1 && nbytes == 1) {
-        gp_store_tile(rows, nv, &p.outer, p.dst_dtype, acc, dst, s.dst_row);
+        gp_store_tile(rows, nv, &p.outer, p.dst_dtype, gp_stays_small(&s), acc, dst, s.dst_row);
         return;
     }
 #endif

@@ -138,6 +138,11 @@ REQUANTS = {
     "u8": Requant(outer=U8),
     "s8_relu": Requant(outer=S8),
     "residual": Requant(inner=S8, residual=Residual("u8", 0.5, 20), outer=U8),
+    "large_residual": Requant(inner=S8, residual=Residual("u8", 1e9, 20), outer=U8),
+    "small_residual": Requant(inner=U8, residual=Residual("s8", 0.5, 20), outer=Rounding("s8", 0.5, -3, True)),
+    "limited_residual": Requant(
+        inner=U8, residual=Residual("u8", 0.5, 20), outer=Rounding("u8", 0.5, 3, True, clamp=(-1.0, 6.0))
+    ),
     "f32_residual": Requant(residual=Residual("f32"), outer=S8),
     "back": Requant(inner=U8, residual=Residual("u8", 0.5, 9), outer=S8, is_real=True),
     "late_bias": Requant(inner=U8, late_bias=True, residual=Residual("s8", 0.25, -20), clamp=(-2.0, 3.0)),
