@@ -50,14 +50,6 @@ GP_INLINE gp_vf gp_vsigned(gp_vf x, gp_vf y)
 #define GP_EXP_3 8.36878e-03f
 #define GP_EXP_4 1.3814463e-03f
 
-GP_INLINE gp_vf gp_exp_tail(gp_vf r)
-{
-    gp_vf p = gp_step(gp_splat(GP_EXP_4), r, GP_EXP_3);
-    p = gp_step(p, r, GP_EXP_2);
-    p = gp_step(p, r, GP_EXP_1);
-    return gp_step(p, r, GP_EXP_0);
-}
-
 /* Split x = n ln 2 + r; returned is n + GP_ROUND_F32, whose lowest bits are those of n. */
 GP_INLINE gp_vf gp_exp_split(gp_vf x, gp_vf *r)
 {
@@ -83,23 +75,51 @@ GP_INLINE gp_vf gp_scale(gp_vf y, gp_vf n)
 #endif
 }
 
-/* e^r - 1 for |r| <= ln(2) / 2. */
+/* e^r - 1 of `count` vectors for |r| <= ln(2) / 2: step by step for all of them, as what waits for one step of a vector fills
+ * the queues of a processor before it comes to the next vector. */
+GP_INLINE void gp_exp_near_each(const gp_vf *r, gp_vf *near, const int count)
+{
+    GP_EACH(i, count)
+        near[i] = gp_step(gp_splat(GP_EXP_4), r[i], GP_EXP_3);
+    GP_EACH(i, count)
+        near[i] = gp_step(near[i], r[i], GP_EXP_2);
+    GP_EACH(i, count)
+        near[i] = gp_step(near[i], r[i], GP_EXP_1);
+    GP_EACH(i, count)
+        near[i] = gp_step(near[i], r[i], GP_EXP_0);
+    GP_EACH(i, count)
+        near[i] = gp_vfma(r[i] * r[i], near[i], r[i]);
+}
+
 GP_INLINE gp_vf gp_exp_near(gp_vf r)
 {
-    return gp_vfma(r * r, gp_exp_tail(r), r);
+    gp_vf near;
+    gp_exp_near_each(&r, &near, 1);
+    return near;
+}
+
+/* e^x of `count` vectors, 4 at most. */
+GP_INLINE void gp_exp_each(gp_vf *x, const int count)
+{
+    gp_vf whole[4], r[4], near[4];
+    GP_EACH(i, count)
+        whole[i] = gp_exp_split(gp_vclamp(x[i], gp_splat(-104.0f), gp_splat(89.0f)), &r[i]);
+    gp_exp_near_each(r, near, count);
+    GP_EACH(i, count) {
+#if defined(__AVX512F__)
+        x[i] = gp_scale(near[i] + 1.0f, whole[i] - GP_ROUND_F32);
+#else /* y 2^n as (y 2^a) 2^b, of which the first is exact */
+        const gp_vi half = (gp_vi)whole[i] >> 1;
+        const gp_vf a = gp_power_of_two(half), b = gp_power_of_two((gp_vi)whole[i] - half);
+        x[i] = gp_vfma(near[i], a, a) * b;
+#endif
+    }
 }
 
 GP_INLINE gp_vf gp_exp(gp_vf x)
 {
-    gp_vf r;
-    const gp_vf whole = gp_exp_split(gp_vclamp(x, gp_splat(-104.0f), gp_splat(89.0f)), &r), near = gp_exp_near(r);
-#if defined(__AVX512F__)
-    return gp_scale(near + 1.0f, whole - GP_ROUND_F32);
-#else /* y 2^n as (y 2^a) 2^b, of which the first is exact */
-    const gp_vi half = (gp_vi)whole >> 1;
-    const gp_vf a = gp_power_of_two(half), b = gp_power_of_two((gp_vi)whole - half);
-    return gp_vfma(near, a, a) * b;
-#endif
+    gp_exp_each(&x, 1);
+    return x;
 }
 
 /* e^x where it is a normal number: results below 2^-126 may be 0, so that one factor does where there is no instruction
@@ -115,30 +135,20 @@ GP_INLINE gp_vf gp_exp_normal(gp_vf x)
 #endif
 }
 
-/* The same of `count` vectors, none of whose elements is above 88: step by step for all of them, as what waits for one step
- * of a vector fills the queues of a processor before it comes to the next vector. */
+/* The same of `count` vectors, 4 at most, none of whose elements is above 88. */
 GP_INLINE void gp_exp_below(gp_vf *x, const int count)
 {
 #if defined(__AVX512F__)
     GP_EACH(i, count)
         x[i] = gp_exp(x[i]);
 #else
-    gp_vf whole[4], r[4], p[4];
+    gp_vf whole[4], r[4], near[4];
     GP_EACH(i, count)
         whole[i] = gp_exp_split(gp_vat_least(x[i], gp_splat(-88.0f)), &r[i]);
-    GP_EACH(i, count)
-        p[i] = gp_step(gp_splat(GP_EXP_4), r[i], GP_EXP_3);
-    GP_EACH(i, count)
-        p[i] = gp_step(p[i], r[i], GP_EXP_2);
-    GP_EACH(i, count)
-        p[i] = gp_step(p[i], r[i], GP_EXP_1);
-    GP_EACH(i, count)
-        p[i] = gp_step(p[i], r[i], GP_EXP_0);
-    GP_EACH(i, count)
-        p[i] = gp_vfma(r[i] * r[i], p[i], r[i]);
+    gp_exp_near_each(r, near, count);
     GP_EACH(i, count) {
         const gp_vf power = gp_power_of_two((gp_vi)whole[i]);
-        x[i] = gp_vfma(p[i], power, power);
+        x[i] = gp_vfma(near[i], power, power);
     }
 #endif
 }
@@ -189,20 +199,36 @@ GP_INLINE gp_vf gp_log1p(gp_vf x)
 }
 
 /* u / (u + 1) of u = (e^(2 |x|) - 1) / 2, which for |x| = n ln(2) / 2 + r is 2^(n - 1) (e^(2 r) - 1) + 2^(n - 1) - 1/2:
- * nothing cancels, near 0 neither. */
+ * nothing cancels, near 0 neither. Of `count` vectors, 4 at most. */
+GP_INLINE void gp_tanh_each(gp_vf *x, const int count)
+{
+    gp_vf whole[4], r[4], p[4];
+    GP_EACH(i, count) {
+        const gp_vf a = gp_vat_most(gp_vabs(x[i]), gp_splat(20.0f)); /* tanh rounds to 1 from 9.02 on */
+        whole[i] = gp_step(a, gp_splat(2.88539008f), GP_ROUND_F32);
+        const gp_vf n = whole[i] - GP_ROUND_F32;
+        r[i] = gp_vfma(n, gp_splat(-0.5f * GP_LN2_LO), gp_vfma(n, gp_splat(-0.5f * GP_LN2_HI), a));
+    }
+    GP_EACH(i, count) /* (e^(2 r) - 1 - 2 r) / r^2; error of e^(2 r) - 1 2^-26 */
+        p[i] = gp_step(gp_splat(8.88477638e-02f), r[i], 2.67730564e-01f);
+    GP_EACH(i, count)
+        p[i] = gp_step(p[i], r[i], 6.66675210e-01f);
+    GP_EACH(i, count)
+        p[i] = gp_step(p[i], r[i], 1.33332348e+00f);
+    GP_EACH(i, count)
+        p[i] = gp_step(p[i], r[i], 1.99999988e+00f);
+    GP_EACH(i, count) {
+        const gp_vf half = (gp_vf)(((gp_vi)whole[i] + 126) << 23); /* 2^(n - 1): the bits above those of n are shifted out */
+        p[i] = gp_vfma(gp_vfma(r[i] * r[i], p[i], r[i] + r[i]), half, half - 0.5f);
+    }
+    GP_EACH(i, count)
+        x[i] = gp_vsigned(p[i] / (p[i] + 1.0f), x[i]);
+}
+
 GP_INLINE gp_vf gp_tanh(gp_vf x)
 {
-    const gp_vf a = gp_vat_most(gp_vabs(x), gp_splat(20.0f)); /* tanh rounds to 1 from 9.02 on */
-    const gp_vf whole = gp_step(a, gp_splat(2.88539008f), GP_ROUND_F32), n = whole - GP_ROUND_F32;
-    const gp_vf r = gp_vfma(n, gp_splat(-0.5f * GP_LN2_LO), gp_vfma(n, gp_splat(-0.5f * GP_LN2_HI), a));
-    /* (e^(2 r) - 1 - 2 r) / r^2; error of e^(2 r) - 1 2^-26 */
-    gp_vf p = gp_step(gp_splat(8.88477638e-02f), r, 2.67730564e-01f);
-    p = gp_step(p, r, 6.66675210e-01f);
-    p = gp_step(p, r, 1.33332348e+00f);
-    p = gp_step(p, r, 1.99999988e+00f);
-    const gp_vf half = (gp_vf)(((gp_vi)whole + 126) << 23); /* 2^(n - 1): the bits above those of n are shifted out */
-    const gp_vf u = gp_vfma(gp_vfma(r * r, p, r + r), half, half - 0.5f);
-    return gp_vsigned(u / (u + 1.0f), x);
+    gp_tanh_each(&x, 1);
+    return x;
 }
 
 GP_INLINE gp_vf gp_sigmoid(gp_vf x)
@@ -214,7 +240,7 @@ GP_INLINE gp_vf gp_sigmoid(gp_vf x)
 GP_INLINE gp_vf gp_exp2_normal(gp_vf x)
 {
     const gp_vf n = (x + GP_ROUND_F32) - GP_ROUND_F32, f = x - n;
-    gp_vf p = gp_step(gp_splat(1.5320988e-04f), f, 1.3390274e-03f); /* that of gp_exp_tail, scaled */
+    gp_vf p = gp_step(gp_splat(1.5320988e-04f), f, 1.3390274e-03f); /* that of gp_exp_near, scaled */
     p = gp_step(p, f, 9.618527e-03f);
     p = gp_step(p, f, 5.550362e-02f);
     p = gp_step(p, f, 2.4022648e-01f);

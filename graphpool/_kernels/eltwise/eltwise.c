@@ -43,12 +43,10 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
 
 /* What takes more than an operation or two, in vectors. */
 #define GP_VECTOR_OPS(X)                                                                                               \
-    X(EXP, gp_exp(x))                                                                                                  \
     X(HARD_SWISH, x *(gp_vclamp(x + 3.0f, zero, gp_splat(6.0f)) * (1.0f / 6.0f)))                                      \
     X(LOG, gp_log(x))                                                                                                  \
     X(MISH, gp_mish(x))                                                                                                \
     X(SIGMOID, gp_sigmoid(x))                                                                                          \
-    X(TANH, gp_tanh(x))                                                                                                \
     X(CLAMP, gp_vclamp(x, alpha, beta))                                                                                \
     X(ELU, gp_vat_least(x, zero) + alpha * gp_expm1(gp_vat_most(x, zero)))                                             \
     X(GELU_ERF, gp_gelu_erf(x))                                                                                        \
@@ -60,7 +58,7 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
     X(ACOS, gp_acos(x))                                                                                                \
     X(ATAN, gp_atan(x))
 
-#define GP_OTHER_OPS(X) GP_VECTOR_OPS(X) X(POW_SCALAR, ) X(SIN, ) X(COS, ) X(MOD, ) X(FMOD, )
+#define GP_OTHER_OPS(X) GP_VECTOR_OPS(X) X(EXP, ) X(TANH, ) X(POW_SCALAR, ) X(SIN, ) X(COS, ) X(MOD, ) X(FMOD, )
 
 /* A QUANTIZE, or one by loaded scales and zero points, and the STORE of bytes behind it at once, so that divisions and stores
  * do not wait for each other. */
@@ -99,6 +97,31 @@ static int f32_store_result(const gp_instr *instr, const gp_view *view, void *co
     }
 
 GP_VECTOR_OPS(GP_DEFINE_VECTORS)
+
+/* What waits for one step of a vector long enough that four are taken at once. */
+#define GP_DEFINE_EACH(NAME, function)                                                                                 \
+    GP_F32_OP(NAME)                                                                                                    \
+    {                                                                                                                  \
+        (void)instr, (void)b, (void)c;                                                                                 \
+        const int64_t end = n & -f32_LANES;                                                                            \
+        int64_t i = 0;                                                                                                 \
+        for (; i + 4 * GP_VL <= end; i += 4 * GP_VL) {                                                                 \
+            gp_vf x[4];                                                                                                \
+            GP_EACH(k, 4)                                                                                              \
+                x[k] = gp_load(a + i + k * GP_VL);                                                                     \
+            function(x, 4);                                                                                            \
+            GP_EACH(k, 4)                                                                                              \
+                gp_store(dst + i + k * GP_VL, x[k]);                                                                   \
+        }                                                                                                              \
+        for (; i < end; i += GP_VL) {                                                                                  \
+            gp_vf x = gp_load(a + i);                                                                                  \
+            function(&x, 1);                                                                                           \
+            gp_store(dst + i, x);                                                                                      \
+        }                                                                                                              \
+    }
+
+GP_DEFINE_EACH(EXP, gp_exp_each)
+GP_DEFINE_EACH(TANH, gp_tanh_each)
 
 /* The exponents in an array: with one in a register GCC splits the loop by its value and vectorises no part. */
 GP_F32_OP(POW_SCALAR)
