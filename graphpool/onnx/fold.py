@@ -82,7 +82,7 @@ def _frozen(content: Any) -> Any:
         if is_one_number(content):  # of its own, not what a file holds at whatever address
             return filled(content.shape, memory_of(content).reshape(()).copy())
         content = np.require(content, requirements=["C", "A"])
-        content.flags.writeable = False
+        content.setflags(write=False)
     return content
 
 

@@ -150,6 +150,6 @@ class _Finder:
         """The name of a new constant: a vector, or of one number a scalar."""
         name = f"{last.output[0]}/{name}"
         made = np.array(value.reshape(() if value.size == 1 else (-1,)))
-        made.flags.writeable = False
+        made.setflags(write=False)
         self._constants[name] = made
         return name

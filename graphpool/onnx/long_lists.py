@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 LONG = 2**10
 """Lists of so many elements are long."""
 
-_FIELDS = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings"}
+_FIELDS: dict[int, str] = {
+    AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
+}  # fmt: skip
 
 
 _LARGE = 2**20
@@ -127,7 +129,6 @@ _PIECE = 2**13
 _READERS: dict[int, Callable[..., Sequence[Any]]] = {
     AttributeProto.FLOATS: read_floats, AttributeProto.INTS: read_ints, AttributeProto.STRINGS: read_texts,
 }  # fmt: skip
-_FIELDS = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings"}
 
 
 def without_lists(proto: NodeProto) -> tuple[NodeProto, dict[str, LongList]]:

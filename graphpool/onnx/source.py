@@ -500,7 +500,7 @@ def _dense(sparse: SparseTensorProto, bounds: Bounds) -> Any:
         raise _malformed(what, f"indices of shape {indices.shape} for {len(values)} elements of {dims}")
     dense = np.zeros(dims, values.dtype)
     dense.reshape(bases)[tuple(places.T)] = values
-    dense.flags.writeable = False
+    dense.setflags(write=False)
     return dense
 
 
@@ -604,7 +604,7 @@ def _constant(tensor: TensorProto, folder: _Folder | None) -> Any:
     except (ValueError, TypeError, OSError) as error:
         raise _malformed(f"tensor {tensor.name!r}", str(error)) from error
     if not isinstance(array, Nibbles):
-        array.flags.writeable = False
+        array.setflags(write=False)
     return array
 
 

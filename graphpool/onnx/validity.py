@@ -6,7 +6,7 @@ many inputs and outputs, and such attributes, as their operators define. What is
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import NamedTuple
@@ -16,7 +16,10 @@ from .op_table import NEWEST, OPS
 from .proto import AttributeProto, TensorProto
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias
+
+    _OpOf: TypeAlias = Callable[[str, str], "_Op | None"]
 
 __all__ = ["is_valid", "knows_op"]
 
@@ -89,10 +92,11 @@ def _check_model(model: Any) -> None:
         _require(info.type.HasField("tensor_type"))
         tensor = info.type.tensor_type
         _require(tensor.elem_type and tensor.HasField("shape"))
-    _check_graph(graph, versions, frozenset(), model.ir_version > 3)
+    # not kept: blocks that stay among those of a load would keep whole arenas of Python's allocator
+    _check_graph(graph, cache(partial(_op_in, versions)), frozenset(), model.ir_version > 3)
 
 
-def _check_graph(graph: Any, versions: Mapping[str, int], outer: frozenset[str], may_own: bool) -> None:
+def _check_graph(graph: Any, op_of: _OpOf, outer: frozenset[str], may_own: bool) -> None:
     """`may_own`: whether initialisers need not be inputs, as they had to be once."""
     names = [*(info.name for info in graph.input), *(tensor.name for tensor in graph.initializer)]
     known = set(names)
@@ -104,15 +108,15 @@ def _check_graph(graph: Any, versions: Mapping[str, int], outer: frozenset[str],
     known |= outer
     for node in graph.node[:]:
         inputs, outputs, domain, op_type = node.input[:], node.output[:], node.domain, node.op_type
-        if domain not in versions or not op_type or not (inputs or outputs):
+        if not op_type or not (inputs or outputs):
             raise _UnsureError
         if not known.issuperset(inputs) and not all(name in known for name in inputs if name):
             raise _UnsureError
-        op = _op_at(domain, op_type, versions[domain])
+        op = op_of(domain, op_type)
         for counts, names in () if op is None else ((op.inputs, inputs), (op.outputs, outputs)):
             if len(names) not in counts or not all(names[: counts.start]):
                 raise _UnsureError
-        _check_attributes(node, op, versions, known, may_own)
+        _check_attributes(node, op, op_of, known, may_own)
         given = [name for name in outputs if name]
         if not known.isdisjoint(given) or len(set(given)) != len(given):
             raise _UnsureError
@@ -120,7 +124,7 @@ def _check_graph(graph: Any, versions: Mapping[str, int], outer: frozenset[str],
     _require(all(info.name in known and info.name not in outer for info in graph.output))
 
 
-def _check_attributes(node: Any, op: _Op | None, versions: Mapping[str, int], known: set[str], may_own: bool) -> None:
+def _check_attributes(node: Any, op: _Op | None, op_of: _OpOf, known: set[str], may_own: bool) -> None:
     seen: set[str] = set()
     for item in node.attribute[:]:
         name, kind = item.name, item.type
@@ -132,7 +136,7 @@ def _check_attributes(node: Any, op: _Op | None, versions: Mapping[str, int], kn
         if kind == AttributeProto.TENSOR:
             _check_tensor(item.t)
         elif kind == AttributeProto.GRAPH:
-            _check_graph(item.g, versions, frozenset(known), may_own)
+            _check_graph(item.g, op_of, frozenset(known), may_own)
     _require(op is None or op.required <= seen)
 
 
@@ -171,9 +175,10 @@ def _lines() -> dict[tuple[str, str], str]:
     return {(domain, name): text for domain, name, text in found}
 
 
-@cache
-def _op_at(domain: str, name: str, version: int) -> _Op | None:
-    """What an operator takes in an opset; None in domains of others. Raises where the table does not tell."""
+def _op_in(versions: Mapping[str, int], domain: str, name: str) -> _Op | None:
+    """What an operator takes in opsets; None in domains of others. Raises where these or the table do not tell."""
+    _require(domain in versions)
+    version = versions[domain]
     if domain not in NEWEST:
         _require(not domain.startswith(_OWN_DOMAIN))
         return None
@@ -181,8 +186,8 @@ def _op_at(domain: str, name: str, version: int) -> _Op | None:
     text = _lines().get((domain or "ai.onnx", name))
     _require(text is not None)
     assert text is not None  # required above
-    versions = [entry.split(":") for entry in text.split(" ")]
-    entry = next((parts for parts in reversed(versions) if int(parts[0]) <= version), None)
+    known = [entry.split(":") for entry in text.split(" ")]
+    entry = next((parts for parts in reversed(known) if int(parts[0]) <= version), None)
     _require(entry is not None and entry[1] != "-")
     assert entry is not None  # required above
     _, inputs, outputs, listed = entry

@@ -319,7 +319,7 @@ cdef class Tensor:
             return np.empty(lt.shape, dtype)
         strides = [stride * dtype.itemsize for stride in lt.strides]
         array = np.ndarray(lt.shape, dtype, raw, strides=strides)  # as_strided does not know 8-bit floats
-        array.flags.writeable = not self.is_readonly
+        array.setflags(write=not self.is_readonly)
         return array
 
     def raw(self):

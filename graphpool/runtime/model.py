@@ -41,9 +41,6 @@ __all__ = ["WEIGHTS_MODES", "Model"]
 
 WEIGHTS_MODES = ("scoped", "cached", "packed")
 
-_WORTH_TRIMMING = 2**20
-"""A model that gives back so much when it is closed leaves holes in the C heap. Unit: bytes."""
-
 
 class Model(Ranked):
     """Runs a whole graph: some partitions on backends, the others on host functions.
@@ -598,12 +595,10 @@ class Model(Ranked):
 
     def close(self) -> None:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
-        held_nbytes = self.engine.budget.in_use
         if self._forms.close() and self._owns_engine:
             self.engine.close()
         self._look_in(None)
-        if held_nbytes - self.engine.budget.in_use >= _WORTH_TRIMMING:
-            trim_heap()
+        trim_heap()  # what described the model left holes
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles without what was compiled: it is compiled anew, or found in the caches, at the first run.

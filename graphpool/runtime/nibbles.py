@@ -69,7 +69,7 @@ class Nibbles:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = unpack(self.raw, self._tensor)
-        array.flags.writeable = False
+        array.setflags(write=False)
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,5 +89,5 @@ def in_bytes(array: Any) -> np.ndarray[Any, Any]:
             np.right_shift(found, 4, out=found)
     else:
         found = array.astype(np.uint8 if array.dtype == DataType.U4.numpy else np.int8)
-    found.flags.writeable = False
+    found.setflags(write=False)
     return found

@@ -80,7 +80,7 @@ class PackedWeight:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = np.empty(self.shape, self.dtype)
         run_restore(self.part, self.buffer, array.reshape(-1).view(np.uint8), self._engine.resource)
-        array.flags.writeable = False
+        array.setflags(write=False)
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def close(self) -> None:

@@ -350,7 +350,7 @@ def bring_content(told: tuple[Any, ...], files: Sequence[MappedFile]) -> Any:
     else:
         nbytes = prod(shape) * kind.itemsize
         array = np.frombuffer(files[number], np.uint8, nbytes, place).view(kind).reshape(shape)
-    array.flags.writeable = False
+    array.setflags(write=False)
     return read_as(array, Reading(*reading) if reading else None)
 
 
