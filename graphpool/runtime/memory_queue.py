@@ -31,6 +31,9 @@ _NO_FACTS = {"requested": 0, "in_use": 0, "limit": 0, "resource": "budget", "sma
 _PAUSE_S = 0.01
 """Before a job is tried again that fits beside what is kept."""
 
+_FIRST_PATIENCE_S = 0.5
+"""For so long a job waits for what it seems to miss while nobody else does anything; twice as long each time."""
+
 V = TypeVar("V")
 
 
@@ -57,10 +60,23 @@ class QueueStats:
 
 @dataclass(eq=False)
 class _Waiter:
-    """A job that waits; it takes at least so many bytes beside what is kept, as far as its last trial has shown."""
+    """A job that waits; it takes at least so many bytes beside what is kept, as far as its last trial has shown.
+
+    What others were giving back at that moment is in this number, so from `retry_s` on, by `time.monotonic`, the job is
+    tried whatever it says, if nobody else does anything.
+    """
 
     is_load: bool
     extra_nbytes: int = 0
+    retry_s: float = 0.0
+    patience_s: float = _FIRST_PATIENCE_S
+    seems_too_large: bool = False
+
+    def fail(self, extra_nbytes: int) -> None:
+        """A trial has shown that it takes so much."""
+        self.extra_nbytes = extra_nbytes
+        self.retry_s = monotonic() + self.patience_s
+        self.patience_s *= 2
 
 
 class MemoryQueue(Locked):
@@ -267,11 +283,15 @@ class MemoryQueue(Locked):
                     facts = dict(error.fields)
                 finally:
                     self._end(me)
-                me.extra_nbytes = self._missing_nbytes(facts, kept_nbytes)
+                me.fail(self._missing_nbytes(facts, kept_nbytes))
                 others_nbytes += facts.pop("spare_nbytes", 0)
                 facts["smallest_limit"] = max(facts["smallest_limit"] - others_nbytes, 0)
-                if facts["smallest_limit"] > self._budget.limit:
+                is_too_large = facts["smallest_limit"] > self._budget.limit
+                if is_too_large and me.seems_too_large:
                     raise OutOfMemoryError(_describe("does not fit an idle engine", facts), **facts)
+                me.seems_too_large = is_too_large
+                if is_too_large:  # or others were giving something back: once more
+                    me.extra_nbytes = 0
                 if me.extra_nbytes == 0:  # what could be given up was in use: somebody had it for a moment
                     self._budget.wait_until(lambda: False, timeout_s=_PAUSE_S)
                 if monotonic() >= end_s:
@@ -287,7 +307,8 @@ class MemoryQueue(Locked):
         if not now_nbytes:  # nothing can come back: others had what they would give up
             return 0
         extra_nbytes: int = facts["smallest_limit"] - max(kept_nbytes, now_nbytes)
-        return max(extra_nbytes, self._budget.limit - now_nbytes + 1)  # something has to come back first
+        extra_nbytes = max(extra_nbytes, self._budget.limit - now_nbytes + 1)  # something has to come back first
+        return min(extra_nbytes, self._budget.limit)
 
     @contextmanager
     def _waiting(self, me: _Waiter) -> Iterator[None]:
@@ -306,13 +327,14 @@ class MemoryQueue(Locked):
 
     def _is_turn(self, me: _Waiter, own_nbytes: Callable[[], int]) -> bool:
         """Whether it is this job's turn and no other is going on; from its turn on, none begins."""
-        room = self._budget.limit - self._budget.kept
+        room, now_s = self._budget.limit - self._budget.kept, monotonic()
         with self._lock:
-            alone = self._jobs.alone
+            alone, is_idle = self._jobs.alone, not self._jobs.count
             if alone not in (None, me):
                 return False
             runs = [waiter for waiter in self._line if not waiter.is_load] or self._line[:1]
-            if next((waiter for waiter in runs if waiter.extra_nbytes <= room), None) is me:
+            due = (one for one in runs if one.extra_nbytes <= room or (is_idle and one.retry_s <= now_s))
+            if next(due, None) is me:
                 return self._jobs.begin(own_nbytes, me) >= 0
         if alone is me:
             self._end(me)

@@ -88,6 +88,25 @@ def test_what_never_fits_is_refused_at_once_with_the_least_limit_of_an_idle_engi
     jobs.check_idle()
 
 
+@pytest.mark.parametrize("too_much", [5, 60])
+def test_what_others_were_giving_back_does_not_count_for_ever(too_much):
+    jobs, tries = Jobs(100, timeout_s=TIMEOUT_S), []
+    jobs.load(10)
+
+    def work():
+        tries.append(None)
+        if len(tries) <= 2:  # what is kept by others is 10 before and after, and was more meanwhile
+            raise gp.OutOfMemoryError("no room", requested=80, in_use=30, limit=100, resource="budget",
+                                      smallest_limit=100 + too_much)  # fmt: skip
+        return jobs.work(80, "done")()
+
+    begin_s = time.monotonic()
+    assert jobs.queue.load(work) == "done"
+    assert time.monotonic() - begin_s < TIMEOUT_S / 2
+    jobs.budget.uncharge(10)
+    jobs.check_idle()
+
+
 def test_what_a_model_holds_itself_counts_as_needed():
     jobs = Jobs(100)
     jobs.load(70)
