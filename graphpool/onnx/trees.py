@@ -330,10 +330,12 @@ def _read_entries(r: _Reader, prefix: str, numbers: _Numbers, modes: Array) -> t
     if count and (not len(trees) or (nodes < 0).any() or (trees[tree] != asked).any()):
         r.refuse(f"{prefix}_nodeids", "nodes of the trees", "others")
     counts = modes[nodes] == _LEAF if count else np.zeros(0, bool)
-    if r.attrs.get("aggregate_function", b"SUM") in (b"SUM", b"AVERAGE"):
+    if ntargets > 1 and r.attrs.get("aggregate_function", b"SUM") in (b"SUM", b"AVERAGE"):
         counts &= weights != 0  # most of a forest's, whose leaves have a weight for every class
     kept = np.flatnonzero(counts)
     kept = kept[np.argsort(nodes[kept], kind="stable")]
+    if ntargets == 1:  # the first one of a leaf counts, as skl2onnx expects where it asks for the number of the leaf
+        kept = kept[np.diff(nodes[kept], prepend=-1) != 0]
     entries = np.zeros((len(modes), 2), np.int32)
     entries[:, 1] = np.bincount(nodes[kept], minlength=len(modes))
     np.cumsum(entries[:-1, 1], out=entries[1:, 0])

@@ -105,6 +105,21 @@ def test_regressor(mode, dtype):
         np.testing.assert_allclose(got, scores_of(a, x, 2, aggregate), rtol=1e-6)
 
 
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+def test_of_several_weights_of_a_leaf_for_one_target_the_first_counts(aggregate):
+    """As in ONNX Runtime: skl2onnx gives a leaf its number as often as the forest has classes."""
+    a = {"nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+         "nodes_featureids": [0] * 3, "nodes_values": [0.0] * 3, "nodes_truenodeids": [1, 0, 0],
+         "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0] * 5, "target_nodeids": [2, 1, 2, 1, 1],
+         "target_ids": [0] * 5, "target_weights": [0.0, 2.0, 7.0, 1.0, 4.0]}  # fmt: skip
+    x = np.array([[-1], [1]], np.float32)
+    model = make_model("TreeEnsembleRegressor", {**a, "n_targets": 1, "aggregate_function": aggregate}, x)
+    np.testing.assert_array_equal(run(model, x), [[2], [0]])
+    runtime = pytest.importorskip("onnxruntime")
+    [expected] = runtime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(expected, [[2], [0]])
+
+
 def test_thresholds_as_a_tensor_of_f64_meet_features_of_f32():
     """No f32 lies between 0.1 and the nearest f32, which is above it."""
     x = np.array([[np.float32(0.1)], [np.nextafter(np.float32(0.1), np.float32(0))]])
