@@ -63,13 +63,17 @@ def _classify(n: NodeView) -> list[Value]:
     if len(labels) > 2 or len(trees.weighed) > 1:
         scores = _score(n, trees, "SUM", len(labels))
         return [labels_of(n, scores, labels), n.cast(transform(n, scores, post), DataType.F32)]
-    n.require(trees.weighed == {0}, "weights of the second class alone")
     n.require(post in _TRANSFORMS[:-1], f"post_transform {post}")
-    score = n.emit("Slice", _score(n, trees, "SUM", 1), starts=[0], ends=[1], axes=[1])
+    is_last = trees.weighed == {1}
+    n.require(not is_last or not trees.base.size, "base values of two classes of which the second alone has weights")
+    scores = _score(n, trees, "SUM", 1)
+    score = n.emit("Slice", scores, starts=[int(is_last)], ends=[1 + is_last], axes=[1])
     are_shares = bool((trees.weights >= 0).all())
     is_second = n.emit_several("Greater", [DataType.BOOLEAN], score, n.literal(0.5 if are_shares else 0.0, score))[0]
     table = n.builder.literal(np.array(labels), DataType.S64)
     label = n.emit("Gather", table, n.reshape(n.cast(is_second, DataType.S64), score.shape[:1]), axis=0)
+    if is_last:
+        return [label, n.cast(transform(n, scores, post), DataType.F32)]
     is_rest = are_shares and post != "LOGISTIC"
     other = n.emit("Subtract", n.literal(1.0, score), score) if is_rest else n.emit("Neg", score)
     both = n.join([other, score], 1)

@@ -170,6 +170,27 @@ def test_two_classes_of_which_one_has_weights(post, are_shares, base):
     np.testing.assert_allclose(scores, transformed(both, post), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("are_shares", [False, True])
+@pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
+def test_two_classes_of_which_the_second_has_weights(post, are_shares):
+    """The first one's score is 0, as in ONNX Runtime, which compares that of the second with the same number."""
+    a = {"nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+         "nodes_featureids": [0] * 3, "nodes_values": [0.0] * 3, "nodes_truenodeids": [1, 0, 0],
+         "nodes_falsenodeids": [2, 0, 0], "class_treeids": [0] * 2, "class_nodeids": [1, 2], "class_ids": [1] * 2,
+         "class_weights": [0.2, 0.7] if are_shares else [-0.5, 0.2]}  # fmt: skip
+    x = np.array([[-1], [1]], np.float32)
+    attributes = {**a, "classlabels_int64s": [5, 3], "post_transform": post}
+    model = make_model("TreeEnsembleClassifier", attributes, x, ("label", "scores"))
+    label, scores = run(model, x)
+    np.testing.assert_array_equal(label, [5, 3])
+    raw = np.stack([np.zeros(2), a["class_weights"]], 1)
+    np.testing.assert_allclose(scores, transformed(raw, post), rtol=1e-5)
+    runtime = pytest.importorskip("onnxruntime")
+    labels, expected = runtime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(labels, label)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+
 def tensor(numbers, dtype):
     return numpy_helper.from_array(np.array(numbers, dtype))
 
