@@ -1,6 +1,6 @@
 /* Depthwise convolution of channels-last images of f32 or bytes: every channel by itself, vectors run along channels. Of
- * f32 also groups of few channels: a tap has a term for each channel of a group, and the lanes of a group all multiply
- * that channel, so that vectors are full where a product for each group would leave most of their lanes empty.
+ * f32 also groups of few channels: a tap has a term for each channel of a group's source, and the lanes of a group all
+ * multiply that channel, so that vectors are full where a product for each group would leave most of their lanes empty.
  *
  * A task is one row of results of one image for a block of channels. A tile of pixels adds up its taps in registers,
  * one vector of channels at a time. Neighbouring pixels meet the same pixel of the source with neighbouring taps: with
@@ -17,7 +17,8 @@
 
 GP_RECORD(gp_depthwise_packed, {
     gp_window window; /* its dst strides are those of images, rows and pixels */
-    int64_t channels, channel_block, width; /* width: channels of a group, a power of two */
+    int64_t channels, channel_block; /* of results; the block has whole groups */
+    int64_t src_width, width;        /* channels of a group: of the source, of results */
     int64_t residual_n, residual[3];
     int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
@@ -43,7 +44,7 @@ GP_RECORD(tap_run, {
  * have weights `tap` floats apart; those of the next result meet what lies `next` bytes further. */
 typedef struct {
     tap_run *runs;
-    int64_t nruns, step, next, columns, channels, tap, width;
+    int64_t nruns, step, next, columns, channels, src_channels, tap;
     const float *first; /* what sums begin with; NULL: zeros */
     float zero, lo, hi;
     char *dst;
@@ -140,6 +141,21 @@ GP_INLINE void store_bytes(gp_packed_sink sink, const int is_whole, int64_t ow, 
     gp_requantize(GP_TILE_PIXELS, 1, is_whole, pixels, acc, &sink);
 }
 
+/* Where the lanes of a vector of results have their groups in the source: `lanes` behind channel `from`. */
+typedef struct {
+    int64_t from;
+    gp_vi lanes;
+} group_lanes;
+
+/* Of the vector from channel c of a block on. */
+GP_INLINE group_lanes find_lanes(const gp_depthwise_packed *p, int64_t c)
+{
+    const int64_t group = c / p->width;
+    const gp_vi channels = GP_LANE_NUMBERS + (int32_t)(c - group * p->width);
+    const gp_vf groups = (__builtin_convertvector(channels, gp_vf) + 0.5f) * (1.0f / (float)p->width); /* never at an integer */
+    return (group_lanes){group * p->src_width, __builtin_convertvector(groups, gp_vi) * (int32_t)p->src_width};
+}
+
 /* One vector of channels of a tile of pixels; `left` channels and `pixels` pixels of them exist. sink: of bytes. */
 GP_INLINE void tile_vector(const enum gp_dtype type, const int is_grouped, const gp_depthwise_packed *p,
                            const int stride, const int is_whole, const int is_inner, const result_row *row,
@@ -149,6 +165,7 @@ GP_INLINE void tile_vector(const enum gp_dtype type, const int is_grouped, const
     pixel_sums acc;
     GP_EACH(i, GP_TILE_PIXELS)
         acc[i][0] = row->first ? gp_load_some(row->first + c, left) : (gp_vf){0};
+    const group_lanes groups = is_grouped ? find_lanes(p, c) : (group_lanes){.from = c};
     for (const tap_run *run = row->runs; run < row->runs + row->nruns; run++) {
         const char *src = run->src + ow * row->next;
         int64_t first = 0, last = 0;
@@ -164,13 +181,13 @@ GP_INLINE void tile_vector(const enum gp_dtype type, const int is_grouped, const
 #define GP_ADD(n) \
     add_taps(type, is_grouped, n, stride, is_inner, src + from * nbytes_of(type), part, row->step, first, last, weights,\
              row->tap, is_whole ? GP_VL : left, acc)
-        for (int64_t term = 0; term < (is_grouped ? row->width : 1); term++) {
-            int64_t from = c;
+        for (int64_t term = 0; term < (is_grouped ? p->src_width : 1); term++) {
+            int64_t from = groups.from;
             pixel_part part = {.left = is_whole ? GP_VL : left, .zero = row->zero};
             if (is_grouped) { /* the vector of the source that has this channel of the groups */
-                from = (c & -row->width) + (term & -GP_VL);
-                part.left = is_whole ? GP_VL : row->channels - from;
-                part.lanes = (GP_LANE_NUMBERS & (int32_t)-row->width) + (int32_t)(term & (GP_VL - 1));
+                from += term & -GP_VL;
+                part.left = row->src_channels - from;
+                part.lanes = groups.lanes + (int32_t)(term & (GP_VL - 1));
             }
             const float *weights = run->weights + term * p->channels + c;
             switch (run->taps) {
@@ -269,7 +286,7 @@ static int64_t find_runs(const gp_depthwise_packed *p, int64_t nbytes, const cha
                          int64_t oh, int64_t most, tap_run *runs)
 {
     const gp_window *w = &p->window;
-    const int64_t tap = p->channels * p->width;
+    const int64_t tap = p->channels * p->src_width;
     int64_t n = 0;
     for (int64_t kd = 0; kd < w->kernel[0]; kd++)
         for (int64_t kh = 0; kh < w->kernel[1]; kh++, weights += w->kernel[2] * tap) {
@@ -308,13 +325,13 @@ static void task(const gp_depthwise_packed *p, const gp_depthwise_s8 *bytes, con
         .runs = (tap_run *)(scratch + p->runs_offset),
         .columns = is_shared ? 1 : w->stride[2],
         .channels = gp_min(p->channels - c, p->channel_block),
-        .tap = p->channels * p->width,
-        .width = p->width,
+        .tap = p->channels * p->src_width,
         .lo = p->lo,
         .hi = p->hi,
         .dst = scratch,
         .residual_pixel = p->residual[2],
     };
+    row.src_channels = row.channels / p->width * p->src_width;
     row.dst_pixel = row.channels;
     if (!p->tile_in_scratch) {
         row.dst = (char *)args[p->dst_arg] + dst * (bytes ? gp_element_nbytes(bytes->requant.dst_dtype) : 4);
@@ -325,8 +342,8 @@ static void task(const gp_depthwise_packed *p, const gp_depthwise_s8 *bytes, con
                        residual * (bytes ? gp_element_nbytes(bytes->requant.residual_dtype) : 4);
     row.step = row.columns * w->src[2] * nbytes;
     row.next = w->stride[2] * w->src[2] * nbytes;
-    row.nruns = find_runs(p, nbytes, (const char *)args[0] + (n * w->src_n + c) * nbytes, (const float *)args[1] + c, od, oh,
-                          is_shared ? GP_TILE_TAPS : 1, row.runs);
+    row.nruns = find_runs(p, nbytes, (const char *)args[0] + (n * w->src_n + c / p->width * p->src_width) * nbytes,
+                          (const float *)args[1] + c, od, oh, is_shared ? GP_TILE_TAPS : 1, row.runs);
     if (bytes) {
         float *first = (float *)(scratch + p->first_offset);
         const int zero = gp_dynamic_zero(&bytes->dynamic, args, bytes->src_dtype, bytes->zero);

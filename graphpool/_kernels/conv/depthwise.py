@@ -33,14 +33,22 @@ MOST_TAPS = 256
 _WIDTHS = (1, 2, 4, 8)
 """Channels of a group for which vectors along all channels are worth while: those of vectors of eight at most."""
 
+_MOST_RESULTS = 16
+"""Channels that come of one, at most: more are as many as a product has in a vector."""
+
 _CHANNEL_BLOCK = 512
 """Channels of a task: rows of results are tasks enough, but those of few pixels and many channels divide further."""
 
 
 def is_narrow(shape: ConvShape) -> bool:
-    """Whether groups have as many channels on both sides, one of the numbers that `DepthwiseFormat` takes."""
-    width = max(shape.in_channels, 1) / shape.groups
-    return shape.in_channels == shape.out_channels and width in _WIDTHS
+    """Whether groups have so few channels as `DepthwiseFormat` takes: one that few come of, or powers of two."""
+    source, results = _widths(shape)
+    return source <= results and (results in _WIDTHS if source > 1 else results <= _MOST_RESULTS) and source in _WIDTHS
+
+
+def _widths(shape: ConvShape) -> tuple[int, int]:
+    """Channels of a group: of the source, of results."""
+    return max(shape.in_channels // shape.groups, 1), max(shape.out_channels // shape.groups, 1)
 
 
 @dataclass(frozen=True)
@@ -54,19 +62,19 @@ class DepthwiseFormat(ConvFormat):
 
     def __post_init__(self) -> None:
         if not is_narrow(self.shape):
-            got = self.shape.in_channels, self.shape.out_channels, self.shape.groups
-            what = "channels of both sides and groups of a depthwise convolution"
-            raise InvalidArgumentError(explain(what, accepted=f"one number, and {_WIDTHS} of them a group", got=got))
+            accepted = f"1 and up to {_MOST_RESULTS} that come of it, or two of {_WIDTHS}, the smaller one first"
+            what = "channels of a group of a depthwise convolution, of both sides"
+            raise InvalidArgumentError(explain(what, accepted=accepted, got=_widths(self.shape)))
 
     @property
-    def width(self) -> int:
-        """Channels of a group."""
-        return max(self.shape.in_channels // self.shape.groups, 1)
+    def widths(self) -> tuple[int, int]:
+        """Channels of a group: of the source, of results."""
+        return _widths(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Of the packed weights. Unit: bytes."""
-        return 4 * self.shape.out_channels * self.width * math.prod(self.shape.kernel)
+        return 4 * self.shape.out_channels * self.widths[0] * math.prod(self.shape.kernel)
 
     def pack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`."""
@@ -81,12 +89,14 @@ class DepthwiseFormat(ConvFormat):
     def _axes(self, strides: Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
         """Extents and strides of (group, channel, input channel, spatial...)."""
         check_weight_strides(strides, len(self.shape.kernel))
-        return (self.shape.out_channels // self.width, self.width, self.width, *self.shape.kernel), list(strides)
+        source, results = self.widths
+        return (self.shape.out_channels // results, results, source, *self.shape.kernel), list(strides)
 
     def _packed_strides(self) -> tuple[int, ...]:
         kernel, channels = self.shape.kernel, self.shape.out_channels
-        taps = (channels * self.width * math.prod(kernel[axis + 1 :]) for axis in range(len(kernel)))
-        return self.width, 1, channels, *taps
+        source, results = self.widths
+        taps = (channels * source * math.prod(kernel[axis + 1 :]) for axis in range(len(kernel)))
+        return results, 1, channels, *taps
 
     def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """See `ConvFormat`: of a float32 image; channels are contiguous on all sides.
@@ -94,7 +104,7 @@ class DepthwiseFormat(ConvFormat):
         One task for each row of results and block of channels. Cost: a multiply-add of a vector for each tap and
         channel of a group; with strides of 1 or 2 and no dilation about half as many loads.
         """
-        name = "f32_conv_depthwise_packed" if self.width == 1 else "f32_conv_groups_packed"
+        name = "f32_conv_depthwise_packed" if self.widths[1] == 1 else "f32_conv_groups_packed"
         fields, ntasks, scratch_nbytes = self._plan(problem, post_ops, post_ops.float_fields())
         return pack(
             name, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=self.isa
@@ -105,12 +115,13 @@ class DepthwiseFormat(ConvFormat):
         channels, window, taps = self.shape.out_channels, problem.window, math.prod(self.shape.kernel)
         problem.src_image()
         _, residual = problem.result_images(post_ops)
-        block = min(max(channels, 1), _CHANNEL_BLOCK)
+        source, results = self.widths
+        block = min(max(channels, 1), _CHANNEL_BLOCK // results * results)
         runs_offset = aligned(window.dst[2] * block * 4) if post["tile_in_scratch"] else 0
         first_offset = aligned(runs_offset + taps * describe("tap_run")[1])
         fields = {field: post[field] for field in post if field not in ("requant", "dynamic")} | {
-            "window": window.fields(), "channels": channels, "channel_block": block, "width": self.width,
-            "residual_n": residual[0], "residual": residual[1:], "runs_offset": runs_offset,
+            "window": window.fields(), "channels": channels, "channel_block": block, "src_width": source,
+            "width": results, "residual_n": residual[0], "residual": residual[1:], "runs_offset": runs_offset,
             "first_offset": first_offset,
         }  # fmt: skip
         lines = problem.batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
@@ -119,7 +130,16 @@ class DepthwiseFormat(ConvFormat):
 
 @dataclass(frozen=True)
 class Int8DepthwiseFormat(DepthwiseFormat):
-    """A `ConvFormat`: integers of at most 255, less their zero point, in float32 by (tap, channel)."""
+    """A `ConvFormat`: integers of at most 255, less their zero point, in float32 by (tap, channel).
+
+    `InvalidArgumentError` unless every group has one channel on both sides.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.widths != (1, 1):
+            what = "channels of a group of a depthwise convolution of bytes"
+            raise InvalidArgumentError(explain(what, accepted=(1, 1), got=self.widths))
 
     def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """A kernel for ``dst = post_ops(convolution(src - zero_point, weights) * scales)``, every channel by itself.

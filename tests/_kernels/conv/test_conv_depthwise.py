@@ -40,20 +40,23 @@ CASES = {
 
 def check(
     x, k, *, isa=None, weights="OIX", bias=False, residual=False, clamp=None, epilogue=False, in_place=False,
-    strides=None, begin=None, end=None, dilations=None, width=1,
+    strides=None, begin=None, end=None, dilations=None, width=1, results=None,
 ):  # fmt: skip
-    """Convolve each group of `width` channels of x (n, c, ...) with kernels of its own; compare with the definition."""
-    channels, groups = x.shape[1], max(x.shape[1] // width, 1)
-    w = normal((x.shape[1] // width, width, width, *k), 1)
+    """Convolve each group of `width` channels of x (n, c, ...) with kernels of its own; compare with the definition.
+
+    `results` channels come of each group, by default as many as it has.
+    """
+    channels, groups, results = x.shape[1], max(x.shape[1] // width, 1), results or width
+    w = normal((x.shape[1] // width, results, width, *k), 1)
     geometry = whole_geometry(x.ndim - 2, strides, begin, end, dilations)
     sums, terms = (expected_conv(a, b, len(w), *geometry) for a, b in ((x, w), (abs(x), abs(w))))
     memory, w_strides = store_weights(w, weights)
-    weights_format = DepthwiseFormat(ConvShape(channels, channels, k, groups), isa=isa)
+    weights_format = DepthwiseFormat(ConvShape(channels, len(w) * results, k, groups), isa=isa)
     packed = run_checked(weights_format.pack(w_strides), w.size, memory, dst_index=1)
     expected, operands = expected_post_ops(sums, bias=bias, residual=residual, clamp=clamp, epilogue=epilogue)
     dst_strides = strides_of(expected.shape, "NXC")
     call = convolve_with(
-        DepthwiseFormat, x.shape[0], channels, channels, x.shape[2:], k, groups=groups,
+        DepthwiseFormat, x.shape[0], channels, len(w) * results, x.shape[2:], k, groups=groups,
         src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
         strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, bias=bias, clamp=clamp,
         residual_strides=dst_strides if residual else None, isa=isa, dst_needs_scratch=not in_place,
@@ -82,6 +85,16 @@ def test_groups_of_several_channels_equal_the_definition(isa, width, case):
     batch, channels, *spatial = case["x"]
     x = normal((batch, -(-channels // width) * width, *spatial))
     check(x, case["k"], isa=isa, width=width, bias=True, **geometry_of(case))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("widths", [(1, 2), (1, 3), (1, 5), (1, 7), (1, 16), (2, 4), (2, 8), (4, 8)])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_several_results_of_a_group_equal_the_definition(isa, widths, case):
+    batch, channels, *spatial = case["x"]
+    width, results = widths
+    x = normal((batch, -(-channels // width) * width, *spatial))
+    check(x, case["k"], isa=isa, width=width, results=results, bias=True, **geometry_of(case))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -119,12 +132,12 @@ def test_random_geometry(data):
     reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     if min(n + b + e - r for n, r, b, e in zip(src, reach, begin, end, strict=True)) < 0:
         src = tuple(max(n, r) for n, r in zip(src, reach, strict=True))
-    width = data.draw(st.sampled_from([1, 1, 2, 4, 8]))
+    width, results = data.draw(st.sampled_from([(1, 1), (1, 2), (1, 3), (2, 2), (2, 8), (4, 4), (8, 8)]))
     channels, batch = width * data.draw(st.sampled_from([1, 5, 16, 33, 70])), data.draw(st.integers(1, 2))
     flags = {name: data.draw(st.booleans()) for name in ("bias", "residual", "epilogue")}
     check(
         normal((batch, channels, *src)), kernel, isa=data.draw(st.sampled_from(ISAS)), strides=strides, begin=begin,
-        end=end, dilations=dilations, width=width, **flags,
+        end=end, dilations=dilations, width=width, results=results, **flags,
     )  # fmt: skip
 
 
@@ -180,7 +193,7 @@ def test_unpacking_groups_gives_back_every_bit(isa, width):
     assert back.tobytes() == w.tobytes()
 
 
-@pytest.mark.parametrize("shape", [(6, 6, (3, 3), 2), (4, 8, (3, 3), 4), (1, 2, (3, 3), 1), (32, 32, (3, 3), 2)])
+@pytest.mark.parametrize("shape", [(6, 6, (3, 3), 2), (4, 2, (3, 3), 1), (3, 51, (3, 3), 3), (32, 32, (3, 3), 2)])
 def test_other_channels_of_a_group_are_refused(shape):
     with pytest.raises(InvalidArgumentError, match="depthwise"):
         DepthwiseFormat(ConvShape(*shape))

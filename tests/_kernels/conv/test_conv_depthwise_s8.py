@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels.conv.depthwise import Int8DepthwiseFormat
+from graphpool._kernels.conv.problem import ConvShape
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.gemm.requant import Dynamic, Requant, Residual, Rounding
@@ -148,3 +149,9 @@ def test_bad_arguments_raise(error, change):
     }  # fmt: skip
     with pytest.raises(error):
         convolve_with(Int8DepthwiseFormat, **(good | change))
+
+
+@pytest.mark.parametrize("shape", [(4, 8, (3, 3), 4), (4, 4, (3, 3), 2)])
+def test_groups_of_several_channels_are_refused(shape):
+    with pytest.raises(InvalidArgumentError, match="of bytes"):
+        Int8DepthwiseFormat(ConvShape(*shape))
