@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING
 
+from graphpool.onnx.build import Value
+from graphpool.onnx.shape_values import shape_array
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphpool.onnx.build import NodeView, Value
+    from graphpool.onnx.build import NodeView
 
 
 def _axes(n: NodeView) -> list[int]:
@@ -28,6 +31,21 @@ def _reduce(kind: str, n: NodeView, value: Value | None = None, keep: bool | Non
         return n.emit(kind, value, axes=axes, keep_dims=keep)
     column = n.emit(kind, n.reshape(value, (*value.shape, 1)), axes=[-1], keep_dims=False)
     return n.reshape(column, value.shape)
+
+
+def _of_f64(kind: str, formula: Callable[[NodeView], Value]) -> Callable[[NodeView], Value]:
+    """A kind that takes the reals but f64, for which a formula stands."""
+    return lambda n: formula(n) if n[0].dtype is DataType.F64 else _reduce(kind, n)
+
+
+def _mean(n: NodeView) -> Value:
+    """A sum by the number of its terms, which may vary."""
+    count = prod([n[0].shape[axis] for axis in _axes(n)])
+    return n.emit("Divide", _reduce("ReduceSum", n), n.cast(Value(content=shape_array(count)), n[0].dtype))
+
+
+def _sum_of_squares(n: NodeView) -> Value:
+    return _reduce("ReduceSum", n, n.emit("Multiply", n[0], n[0]))
 
 
 def _extreme(kind: str) -> Callable[[NodeView], Value]:
@@ -63,9 +81,12 @@ def _log_sum_exp(n: NodeView, x: Value) -> Value:
 
 
 CONVERTERS: dict[str, Callable[[NodeView], Value]] = {
-    **{kind: partial(_reduce, kind) for kind in ("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum")},
+    **{kind: partial(_reduce, kind) for kind in ("ReduceProd", "ReduceSum")},
+    "ReduceL1": _of_f64("ReduceL1", lambda n: _reduce("ReduceSum", n, n.emit("Abs", n[0]))),
+    "ReduceL2": _of_f64("ReduceL2", lambda n: n.emit("Sqrt", _sum_of_squares(n))),
+    "ReduceMean": _of_f64("ReduceMean", _mean),
     **{kind: _extreme(kind) for kind in ("ReduceMax", "ReduceMin")},
-    "ReduceSumSquare": lambda n: _reduce("ReduceSum", n, n.emit("Multiply", n[0], n[0])),
+    "ReduceSumSquare": _sum_of_squares,
     "ReduceLogSum": _logarithm(lambda n, x: n.emit("Log", _reduce("ReduceSum", n, x))),
     "ReduceLogSumExp": _logarithm(_log_sum_exp),
 }  # fmt: skip

@@ -23,6 +23,29 @@ def test_axes_as_an_attribute(kind):
     assert check_against_evaluator(*node_model(kind, [X], opset=11, axes=[0, 2])) == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("axes", [[1], [-1, 0], None])
+def test_f64(kind, axes):
+    x = X.astype("float64") - 0.5 * (kind in ("ReduceL1", "ReduceL2", "ReduceMean"))
+    inputs = [x] if axes is None else [x, np.array(axes, "int64")]
+    assert check_against_evaluator(*node_model(kind, inputs, keepdims=1)) == 0
+
+
+def test_a_mean_of_f64_over_an_extent_that_varies_takes_one_compilation():
+    model = node_model("ReduceMean", [X.astype("float64")], opset=13, axes=[0, 2])[0]
+    for axis, dim in enumerate(model.graph.input[0].type.tensor_type.shape.dim):
+        dim.dim_param = f"n{axis}"
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    for axis in range(3):
+        model.graph.output[0].type.tensor_type.shape.dim.add().dim_param = f"m{axis}"
+    with gp.onnx.load(model, fallback=False) as loaded:
+        for shape in ((3, 4, 5), (7, 2, 9), (2, 6, 3)):
+            x = random_array(shape).astype("float64")
+            found = loaded.run({model.graph.input[0].name: x})[model.graph.output[0].name]
+            np.testing.assert_allclose(found, x.mean((0, 2), keepdims=True), rtol=1e-12)
+        assert loaded.stats().compilations == 1
+
+
 def test_no_axes_may_mean_no_reduction():
     model = node_model("ReduceSum", [X, np.array([], "int64")], constants={1}, noop_with_empty_axes=1)
     assert check_against_evaluator(*model) == 0
