@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from graphpool._dataclasses import dataclass
-from graphpool._sizes import is_variable
+from graphpool._sizes import Preference, is_variable
 from graphpool.graph.shapes import are_equal
 from graphpool.typing import DataType
 
@@ -147,8 +147,15 @@ def take_branch(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Pa
     if condition.is_known:
         return results(int(bool(np.asarray(condition.content).reshape(()))))
     nodes = [inner for branch in branches for inner in branch.nodes]
-    is_cheap = len(nodes) <= _FEW_NODES and all(inner.op_type in _CHEAP and not inner.domain for inner in nodes)
+    kinds = {inner.op_type for inner in nodes if not inner.domain}
+    is_cheap = len(nodes) <= _FEW_NODES and not any(inner.domain for inner in nodes) and kinds <= _CHEAP | _REDUCTIONS
     require(is_cheap, "the condition is not known")
+    if kinds & _REDUCTIONS:
+        read = [walk.value(name) for name in {name for branch in branches for name in branch.captured}]
+        require(all(value.is_plain for value in read), "branches that read what is no tensor of known shape")
+        count = sum(prod(value.shape) for value in read)
+        with Preference(count):
+            require(count <= _FEW_READ, "branches that read many numbers")
     require(condition.is_plain and prod(condition.shape) == 1, "a condition that is no number")
     number = _reshaped(walk.builder, condition, ())
     pairs = zip(node.output, results(1), results(0), strict=True)
@@ -189,6 +196,10 @@ _CHEAP = frozenset({
     "Max", "Min", "Mul", "Neg", "Not", "Or", "Sub", "Where", "Xor",
 })  # fmt: skip
 """Ops by element, with operands that broadcast, which are right whatever is in them."""
+
+_REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
+_FEW_READ = 4096
+"""Elements that both branches may read if they reduce; a branch of its own costs as much as some thousands."""
 
 
 def unroll_loop(

@@ -114,6 +114,38 @@ def test_branches_of_many_numbers_stay_apart():
     assert "branch" in check_chosen(chosen(*pair), pair)
 
 
+@pytest.mark.parametrize(("count", "is_branch"), [(4094, False), (4095, True)])
+def test_of_branches_that_reduce_few_numbers_both_are_computed(count, is_branch):
+    """As what PyTorch writes for `a and b` of which b asks for the largest element."""
+    last = [
+        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        helper.make_node("Less", ["largest", "limit"], ["r"]),
+    ]
+    branches = {
+        "then_branch": helper.make_graph(last, "then", [], [info("r", [], TensorProto.BOOL)]),
+        "else_branch": helper.make_graph(
+            [helper.make_node("Identity", ["flag"], ["r"])], "else", [], [info("r", [], TensorProto.BOOL)]
+        ),
+    }
+    nodes = [
+        helper.make_node("Gather", ["x", "first"], ["number"]),
+        helper.make_node("Greater", ["number", "zero"], ["flag"]),
+        helper.make_node("If", ["flag"], ["z"], **branches),
+    ]  # fmt: skip
+    constants = {"first": np.int64(0), "zero": np.float32(0), "limit": np.float32(5)}
+    graph = helper.make_graph(
+        nodes, "g", [info("x", ["n"])], [info("z", [], TensorProto.BOOL)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        for first, largest in ((1, 4), (1, 9), (-1, 4), (-1, 9)):
+            x = np.full(count, first, np.float32)
+            x[-1] = largest
+            assert loaded.run({"x": x})["z"] == (first > 0 and largest < 5)
+        assert ("branch" in placed(loaded)) == is_branch
+
+
 TIMES_TWO = helper.make_node("Mul", ["z", "two"], ["y"])
 
 
