@@ -339,40 +339,6 @@ def test_slices_by_the_number_of_the_trip():
             np.testing.assert_allclose(found, x[:trips].sum(0, keepdims=True), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", ["loop", "scan"])
-def test_what_is_known_of_states_that_no_trip_changes(way):
-    """TensorFlow hands on what stays as states, steps of slices among them, which have to be known before the run."""
-    is_loop = way == "loop"
-    nodes = [
-        node("Slice", ["table", "zero", "end", "zero", "steps"], ["part"]), node("Add", ["s", "part"], ["t"]),
-        node("Identity", ["table"], ["table2"]),
-    ]  # fmt: skip
-    kept = [info("steps", [1], TensorProto.INT64), info("table", [6])]
-    states, given = [kept[0], info("s", [3]), kept[1]], [kept[0], info("t", [3]), info("table2", [6])]
-    constants = {"zero": np.array([0]), "end": np.array([6])}
-    rows = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    if is_loop:
-        body = helper.make_graph([SAME, *nodes], "body", [*NUMBER, *states], [AGAIN, *given], rows)
-        loop_ = node("Loop", ["n", "", "two", "s0", "given"], ["steps1", "y", "table1"], body=body)
-        first = info("n", [], TensorProto.INT64)
-    else:
-        body = helper.make_graph(nodes, "body", [*states, info("row", [])], given, rows)
-        loop_ = node("Scan", ["two", "s0", "given", "n"], ["steps1", "y", "table1"], body=body, num_scan_inputs=1)
-        first = info("n", ["k"])
-    outputs = [info("y", [3]), info("steps1", [1], TensorProto.INT64), info("table1", [6])]
-    graph = helper.make_graph([loop_], "g", [first, info("s0", [3]), info("given", [6])], outputs,
-                              [numpy_helper.from_array(np.array([2]), "two")])  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    s, table = floats(3), floats(6, seed=1)
-    with gp.onnx.load(model, fallback=False, limits=gp.Limits(unrolled_nodes=1)) as loaded:
-        for trips in (0, 1, 5) if is_loop else (1, 5):
-            n = np.array(trips) if is_loop else np.zeros(trips, np.float32)
-            results = loaded.run({"n": n, "s0": s, "given": table})
-            np.testing.assert_allclose(results["y"], s + trips * table[::2], rtol=1e-6)
-            np.testing.assert_array_equal(results["steps1"], [2])
-            np.testing.assert_array_equal(results["table1"], table)
-
-
 def test_loops_in_loops():
     inner = helper.make_graph(
         [node("Mul", ["t", "x"], ["u"]), node("Identity", ["go_"], ["again_"])], "inner",
