@@ -5,7 +5,7 @@
 The command ``graphpool serve`` runs a model with two workers; requests come at random times at shares of what it can
 do. The service notes how long each of its runs takes. The simulator is given these times by their rows, without their
 order, as they would be with the other worker at work all the time; how much less a run takes alone; what a request
-takes beside its run, which is the median difference for lone requests; and when requests were sent. Requests with 256
+takes beside its run, which is the median for lone requests; and when requests were sent. Requests with 256
 rows are joined up to 1,024. With ``--pad-ms`` a run of n requests lasts at least (n + 1) / 2 times that, most of which
 it sleeps: other work on the machine then matters less.
 """
@@ -181,16 +181,18 @@ def times_of(runs):
     return ServiceTimes.of_runs(runs[:, 0] - runs[:, 2], ROWS * runs[:, 1], full_s, alone_share)
 
 
+def beside_runs(alone, runs):
+    """What lone requests took beside their runs, which ended meanwhile."""
+    for start_s, _, taken_s in zip(*alone, strict=True):
+        own = runs[(runs[:, 0] > start_s) & (runs[:, 0] < start_s + taken_s)]
+        if len(own) == 1:
+            yield float(taken_s - own[0, 2])
+
+
 def compare(sent, runs):
     """A row of the table for each load: the simulator goes through all of them, as the service did."""
     times, begin_s = times_of(runs), (runs[:, 0] - runs[:, 2]).min()
-    lone_s = [
-        (alone[2], runs[(runs[:, 0] > alone[0][0]) & (runs[:, 0] < alone[0][-1] + alone[2][-1]), 2])
-        for _, alone, _ in sent
-    ]
-    overhead_s = float(
-        statistics.median(statistics.median(taken_s) - statistics.median(run_s) for taken_s, run_s in lone_s)
-    )
+    overhead_s = statistics.median(beside for _, alone, _ in sent for beside in beside_runs(alone, runs))
     service = Service(
         times=times, workers=WORKERS, most_rows=MOST_ROWS, max_requests=MOST_REQUESTS, deadline_s=DEADLINE_S,
         overhead_s=overhead_s,

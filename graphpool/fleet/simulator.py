@@ -45,8 +45,8 @@ class Service:
     deadline_s : float, default=30.0
         Within which a request is answered. Unit: seconds.
     overhead_s : float, default=0.0
-        That each request takes beside its run, one request at a time: half before, for reading and parsing, and half
-        behind it, for writing. Unit: seconds.
+        That a lone request takes beside its run, one request at a time: half before, for reading and parsing, and half
+        behind it, for writing. While runs go on it takes longer, as one more run would. Unit: seconds.
     """
 
     times: ServiceTimes
@@ -213,7 +213,7 @@ class _Replica:
     def _parse(self, now_s: float) -> float:
         """When the parser has read or written one more request."""
         begin_s = self._clock.work_s(max(self._parser_free_s, now_s))
-        self._parser_free_s = self._clock.time_s(begin_s + self._service.overhead_s / 2)
+        self._parser_free_s = self._clock.time_s(begin_s + self._service.overhead_s / 2 * self._slowness_beside)
         return self._parser_free_s
 
     def end(self, now_s: float, change: int) -> None:
@@ -241,6 +241,12 @@ class _Replica:
         """Time that runs take now, as a share of their time while all workers run."""
         workers, alone = self._service.workers, self._service.times.alone_share
         return 1.0 if workers == 1 else alone + (1 - alone) * max(len(self._running) - 1, 0) / (workers - 1)
+
+    @property
+    def _slowness_beside(self) -> float:
+        """Time that a message takes now, as a share of that while nothing runs: each run adds what one more would."""
+        workers, alone = self._service.workers, self._service.times.alone_share
+        return 1.0 if workers == 1 else 1 + (1 / alone - 1) * len(self._running) / (workers - 1)
 
     def _foretell(self) -> None:
         """Expect the end of the run that has least left."""

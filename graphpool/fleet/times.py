@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ServiceTimes", "measure_times"]
 
-_SECONDS_OF_TURN, _SECONDS_OF_SPELL = 0.05, 0.25
+_SECONDS_OF_TURN, _SECONDS_OF_SPELL, _RUNS_OF_SPELL = 0.005, 0.025, 4
+"""A spell is as short as lets it hold some runs: what is slow for longer than that makes requests pile up."""
 
 
 class ServiceTimes:
@@ -107,7 +108,8 @@ class ServiceTimes:
         Returns
         -------
         times : ServiceTimes
-            Whose spells begin with the first run, and last a quarter of a second each, or until the next run.
+            Whose spells begin with the first run, and last as long as four runs each, 25 ms at least, or until the next
+            run.
 
         Raises
         ------
@@ -128,13 +130,13 @@ class ServiceTimes:
         if not is_right:
             accepted = "one start, a whole number of rows and seconds above 0 for each"
             raise InvalidArgumentError(explain("runs", accepted=accepted, got=brief((starts_s, rows, seconds))))
-        known, places = np.unique((starts + taken / 2 - starts.min()) // _SECONDS_OF_SPELL, return_inverse=True)
+        spell_s = max(_SECONDS_OF_SPELL, _RUNS_OF_SPELL * float(np.median(taken)))
+        known, places = np.unique((starts + taken / 2 - starts.min()) // spell_s, return_inverse=True)
         sizes, kinds = np.unique(counts, return_inverse=True)
         slowness = _spells_of(np.log(taken), kinds, places)
         alike = taken / np.exp(slowness[places])
-        alike = taken / np.exp(slowness[places])
         times = {int(size): alike[kinds == kind].tolist() for kind, size in enumerate(sizes)}
-        lasting_s = np.diff([0.0, *known[1:], known[-1] + 1]) * _SECONDS_OF_SPELL
+        lasting_s = np.diff([0.0, *known[1:], known[-1] + 1]) * spell_s
         return cls(times, alone_share, [*zip(lasting_s.tolist(), np.exp(slowness).tolist(), strict=True)])
 
     def mean_s(self, rows: int) -> float:

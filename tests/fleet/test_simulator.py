@@ -177,6 +177,13 @@ def test_runs_of_a_replica_slow_one_another():
     np.testing.assert_allclose(alone.latency_s, [0.006, 0.006], rtol=1e-9)
 
 
+def test_what_is_read_while_runs_go_on_takes_longer():
+    """A run takes 10 ms beside another one and 5 alone; so does what is read: 2 ms alone, 4 beside a run."""
+    service = Service(times=ServiceTimes({1: 0.010}, alone_share=0.5), workers=2, overhead_s=0.004)
+    answers = simulate(service, [0.0, 0.002])  # read until 2 and 6 ms; runs until 7.5 and 11; written until 11.5 and 15
+    assert answers.wait_s.tolist() == pytest.approx([0.002, 0.004])
+
+
 def test_answers_of_one_run_are_written_one_after_another():
     service = Service(times=ServiceTimes({1: 0.010, 2: 0.010}), most_rows=2, join_delay_s=0.1, overhead_s=0.004)
     answers = simulate(service, [0.0, 0.0])  # read until 2 and 4 ms, run until 14, written until 16 and 18
@@ -209,10 +216,10 @@ def test_runs_that_were_noted_tell_spells_from_rows():
     starts = np.sort(rng.uniform(0, 40, 8000))
     is_slow = starts % 10 > 7
     rows = np.where(is_slow | (rng.random(8000) < 0.02), 4, 1)
-    seconds = 0.001 * rows * np.where(is_slow, 2.5, 1.0) * rng.lognormal(0, 0.1, 8000)
+    seconds = 0.001 * rows * np.where(is_slow, 2.5, 1.0) * rng.lognormal(0, 0.03, 8000)
     times = ServiceTimes.of_runs(starts + 1000, rows, seconds)
     assert [times.draw_s(n, 0.5) for n in (1, 4)] == pytest.approx([0.001, 0.004], rel=0.05)
-    middles = np.cumsum([lasting_s for lasting_s, _ in times.spells]) - 0.125
+    middles = np.cumsum([lasting_s for lasting_s, _ in times.spells]) - 0.0125
     inside = np.abs(middles % 10 - np.where(middles % 10 > 5, 7, 0)) > 0.3  # not across the border of a spell
     expected = np.where(middles % 10 > 7, 2.5, 1.0)
     found = np.array([slow for _, slow in times.spells])
@@ -221,9 +228,9 @@ def test_runs_that_were_noted_tell_spells_from_rows():
 
 def test_spells_last_until_the_next_run():
     """However long that is: a clock that was set takes no memory."""
-    times = ServiceTimes.of_runs([0.0, 0.1, 1e12], [1, 1, 1], [0.01, 0.01, 0.04])
+    times = ServiceTimes.of_runs([0.0, 0.01, 1e12], [1, 1, 1], [0.01, 0.01, 0.04])
     assert len(times.spells) == 2
-    assert sum(lasting_s for lasting_s, _ in times.spells) == pytest.approx(1e12 + 0.25)
+    assert sum(lasting_s for lasting_s, _ in times.spells) == pytest.approx(1e12 + 0.04)
     assert times.spells[1][1] / times.spells[0][1] == pytest.approx(4)
 
 
