@@ -8,9 +8,9 @@ as Ray's tasks make, an image as bytes, which the actor converts; in turns. With
 one beside it. Blocks have as many images as `map_batches` hands to an actor at a time, unless --block says. Ray's rates
 and processor times are those between a tenth and eight tenths of the results. Besides, Ray's rate is compared with that
 of its own two actors while they are in the model: where all share two processors, that is what waiting for rows costs.
-The most private memory of an actor is a sample a second, and stands beside what actors declared. Ray's metrics and task
-events are off. With --floor the same is measured for actors without graphpool, whose exponentials of NumPy take as long
-an image: what Ray itself costs.
+The most private memory of an actor is a sample a second, and stands beside what actors declared. Ray's metrics, task
+events and statistics of its event loops are off, and it reports resources once a second. With --floor the same is
+measured for actors without graphpool, whose exponentials of NumPy take as long an image: what Ray itself costs.
 """
 
 import argparse
@@ -200,8 +200,9 @@ def main():
     parser.add_argument("--block", type=int, help="images that a worker takes at a time")
     parser.add_argument("--floor", action="store_true", help="also actors without graphpool that take as long")
     arguments = parser.parse_args()
-    quiet = {"RAY_enable_metrics_collection": "0", "RAY_task_events_report_interval_ms": "0"}
-    os.environ |= {"RAY_AUTH_MODE": "disabled", **quiet}
+    quiet = {"enable_metrics_collection": 0, "task_events_report_interval_ms": 0, "event_stats": 0}
+    quiet["raylet_report_resources_period_milliseconds"] = 1000
+    os.environ |= {"RAY_AUTH_MODE": "disabled", **{f"RAY_{name}": str(value) for name, value in quiet.items()}}
     ray.init(num_cpus=arguments.workers + 1, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     each = arguments.images // arguments.rounds
