@@ -100,8 +100,8 @@ def _first_supporting(op: Op, backends: Sequence[Backend]) -> Backend | None:
 
 def sole_backend(ops: Sequence[Op], backends: Sequence[Backend]) -> Backend | None:
     """The backend that all of these ops fall to; None where there is none."""
-    backend = _first_supporting(ops[0], backends) if ops else None
-    return backend if all(_first_supporting(op, backends) is backend for op in ops) else None
+    backend = next((backend for backend in backends if any(map(backend.supports, ops))), None)
+    return None if backend is None or not all(map(backend.supports, ops)) else backend
 
 
 def _apply(

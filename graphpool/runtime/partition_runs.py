@@ -42,8 +42,9 @@ class PartitionRuns:
 
     def __init__(self, graph: Graph, is_gathered: bool) -> None:
         self._graph, self._is_gathered = graph, is_gathered
-        whole = graph.whole_partition() if _count_ports(graph) <= MOST_PORTS else None
-        self.compiled = merge_neighbours(graph, self.partitions) if whole is None else [whole]
+        whole = graph.whole_partition()
+        fits = whole is not None and _count_ports(whole) <= MOST_PORTS
+        self.compiled = [whole] if whole is not None and fits else merge_neighbours(graph, self.partitions)
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
@@ -64,15 +65,16 @@ def merge_neighbours(graph: Graph, partitions: Sequence[Partition]) -> list[Part
             runs[-1].append(partition)
         else:
             runs.append([partition])
-    if _count_ports(graph) > MOST_PORTS:
+    if sum(2 * len(op.inputs) + len(op.outputs) for op in graph.ops) > MOST_PORTS:
         reads = Counter(tensor.id for op in graph.ops for tensor in op.inputs)
         runs = [part for run in runs for part in _within_ports(run, reads)]
     return [graph.merge_partitions(run) for run in runs]
 
 
-def _count_ports(graph: Graph) -> int:
-    """More than the ports of any partition."""
-    return sum([2 * len(op.inputs) + len(op.outputs) for op in graph.ops])
+def _count_ports(partition: Partition) -> int:
+    """What it reads from outside and writes for the outside, and how often it reads constants."""
+    reads = [tensor for op in partition.ops for tensor in op.inputs if tensor.property is PropertyType.CONSTANT]
+    return len(partition.input_ports) + len(partition.output_ports) + len(reads)
 
 
 def _within_ports(run: Sequence[Partition], reads: Mapping[int, int]) -> list[list[Partition]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass, field
+from graphpool.fork import cached_property
 
 from ....graph.growth import Growth
 from ....graph.partitioner import Quotient
@@ -56,7 +57,7 @@ class Group:
         """The op that comes first."""
         return self.ops[0]
 
-    @property
+    @cached_property
     def result(self) -> int:
         """Id of the tensor that the group computes."""
         return self.last.outputs[0].id
@@ -66,7 +67,7 @@ class Group:
         """What others may read: the result, and what the group computes beside it."""
         return self.last.outputs
 
-    @property
+    @cached_property
     def last(self) -> Op:
         """The op that computes the result."""
         return self.ops[-1]
@@ -97,7 +98,7 @@ class AnchorGroup(Group):
         more = self.anchor.outputs[1:] if self.attention is None else self.attention.side_outputs
         return (*self.last.outputs, *(tensor for tensor in more if tensor not in self.last.outputs))
 
-    @property
+    @cached_property
     def last(self) -> Op:
         """The op that computes the result."""
         return self.ops[-1] if self.ops else self.anchor

@@ -19,11 +19,10 @@ from ...._kernels.conv.packed import F32ConvFormat, is_staged
 from ...._kernels.conv.problem import ConvFormat, ConvProblem, ConvShape
 from ...._kernels.conv.winograd import TILES, choose_tile
 from ...._sizes import Preference
-from ....graph.shapes import conv_weight_axes, per_axis
 from ....typing import DataType
 from ..choices import allows_bf16, forced
-from ..layout.images import axes_of, pick, spans_too_much
-from ..layout.packed import ConvAxes, ConvWeights, choose_format
+from ..layout.images import pick
+from ..layout.packed import ConvWeights, choose_format
 from ..lower.epilogue import make_epilogue
 from ..lower.post_ops import FusedPostOps, Tail, is_plain_bias
 from ..lower.values import Value, strides_in
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     from ...._kernels.core.call import KernelCall
     from ...._kernels.gemm.post_ops import PostOps
-    from ....graph.op import Op
     from .conv_problem import ConvSite
 
 __all__ = ["emit_joint", "find_packed", "find_unpacked", "find_weights"]
@@ -49,28 +47,25 @@ _BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
 
 
 def _find_formats(
-    op: Op, dims: Sequence[int], result: Sequence[int], prefer: str, *, allows_bf16: bool = False, all_of_them: bool
+    site: ConvSite, prefer: str, *, allows_bf16: bool = False, all_of_them: bool = False
 ) -> list[ConvWeights]:
     """Formats of weights that kernels of a convolution take, by shapes of weights and result, the best one first.
 
     It alone unless `all_of_them` are wanted.
     """
-    inner, outer, kernel_axes = conv_weight_axes(len(dims), op.attrs["weights_format"])
-    groups, kernel = op.attrs["groups"], tuple(dims[axis] for axis in kernel_axes)
-    dilations = per_axis(op.attrs, "dilations", len(kernel))
-    shape = ConvShape(dims[inner] * groups, dims[outer], kernel, groups, dilations)
-    spatial = pick(result, axes_of(op, len(result))[2:])
-    is_plain = kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *dilations} == {1}
+    attrs, shape, axes = site.op.attrs, site.shape, site.weight_axes
+    spatial = pick(site.result, site.axes[2:])
+    is_plain = shape.kernel == (3, 3) and shape.groups == 1 and {*attrs["strides"], *(shape.dilations or ())} == {1}
     tile, tiles = 0, TILES if prefer == "latency" and is_plain else ()
     if tiles:
-        tile = choose_tile(result[0], shape.in_channels, shape.out_channels, spatial)
+        tile = choose_tile(site.result[0], shape.in_channels, shape.out_channels, spatial)
     if allows_bf16 and (tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
         tile = 0
     found = [choose_format(shape, tile, allows_bf16=allows_bf16)]
     if all_of_them:
         found.append(choose_format(shape, allows_bf16=allows_bf16))
         found += [choose_format(shape, tile) for tile in (0, *tiles)]
-    return [ConvWeights(own, ConvAxes(inner, outer, kernel_axes)) for own in found]
+    return [ConvWeights(own, axes) for own in found]
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ class _PlainFormat:
 def find_packed(site: ConvSite) -> Choice | None:
     """The convolution with packed weights, kept by the constant tensor cache.
 
-    None where they are no constants, where BLAS is forced, or where `_suits_panels` does not hold.
+    None where they are no constants, where BLAS is forced, or where `ConvSite.suits_panels` does not hold.
     """
     layouts = _find_layouts(site)
     if not layouts:
@@ -129,8 +124,7 @@ def _find_layouts(site: ConvSite) -> list[ConvWeights]:
     types = {lowering.dtypes[op.inputs[0].id], weights.dtype}
     is_bf16 = allows_bf16("bf16" if types == {DataType.BF16} else lowering.fpmath, types)
     is_given = lowering.is_given(op.inputs[1].id)
-    found = _find_formats(op, weights.shape, site.result, lowering.prefer, allows_bf16=is_bf16, all_of_them=is_given)
-    return found if _suits_panels(site, found[0]) else []
+    return _find_formats(site, lowering.prefer, allows_bf16=is_bf16, all_of_them=is_given) if site.suits_panels else []
 
 
 def find_unpacked(site: ConvSite) -> Choice | None:
@@ -144,8 +138,10 @@ def find_unpacked(site: ConvSite) -> Choice | None:
     weights = lowering.value(op.inputs[1].id)
     if weights.dtype not in FLOATS or not _has_pixels(site, weights):
         return None
-    [found] = _find_formats(op, weights.shape, site.result, "memory", all_of_them=False)
-    if _has_few_pixels(found, site.result) or not _suits_panels(site, found):
+    if not site.suits_panels:
+        return None
+    [found] = _find_formats(site, "memory")
+    if _has_few_pixels(found, site.result):
         return None
     source = lowering.typed(weights)
     packed: PackedWeights[ConvFormat] | PackedWeights[_PlainFormat]
@@ -180,14 +176,6 @@ def _is_staged(weights_format: ConvFormat | _PlainFormat) -> bool:
 def _has_pixels(site: ConvSite, weights: Value) -> bool:
     """Whether the result is an image whose pixels have their channels side by side, and nothing is empty."""
     return site.is_channels_last and 0 not in (*weights.shape, *site.result)
-
-
-def _suits_panels(site: ConvSite, weights: ConvWeights) -> bool:
-    """Whether there is more than one channel to fill vectors, and what windows span may be copied."""
-    op, shape = site.op, weights.format.shape
-    src, dst = (site.lowering.shapes[tensor.id] for tensor in (op.inputs[0], op.outputs[0]))
-    is_single = shape.in_channels == shape.out_channels == 1
-    return not is_single and not spans_too_much(op, src, dst, shape.kernel)
 
 
 def _emit(

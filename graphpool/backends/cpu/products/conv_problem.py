@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from operator import is_
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphpool._dataclasses import dataclass, field
+from graphpool.fork import cached_property
 
 from ...._kernels.conv.problem import ConvProblem, ConvShape
 from ...._kernels.image.window import merged_stride
-from ....graph.shapes import per_axis, resolve_pads
-from ..layout.images import axes_of, pick
+from ....graph.shapes import conv_weight_axes, per_axis, resolve_pads
+from ..layout.images import axes_of, pick, spans_too_much
+from ..layout.packed import ConvAxes
 from ..lower.post_ops import FusedPostOps, find_post_ops
 from .choice import Site
 
@@ -22,21 +25,44 @@ if TYPE_CHECKING:
 
 __all__ = ["ConvSite"]
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class ConvSite(Site):
     """A convolution or a transposed one, with the ops behind it, while it is lowered.
 
-    `tails` are strides of the result, and what kernels do to accumulators, by what they follow from: the kernels for
-    weights that are kept packed, and for those that are not, have them in common.
+    `tails` are strides of the result, and what kernels do to accumulators, `made` is what else was made once, by what
+    they follow from: the kernels for weights that are kept packed, and for those that are not, have them in common.
     """
 
     tails: list[tuple[tuple[Any, ...], tuple[Sequence[int], Tail]]] = field(default_factory=list)
+    made: list[tuple[tuple[Any, ...], Any]] = field(default_factory=list)
 
-    @property
+    @cached_property
     def axes(self) -> tuple[int, ...]:
         """Of the images: (n, channel, spatial...)."""
         return axes_of(self.op, len(self.result))
+
+    @cached_property
+    def weight_axes(self) -> ConvAxes:
+        """Of the plain weights."""
+        return ConvAxes(*conv_weight_axes(len(self.result), self.op.attrs["weights_format"]))
+
+    @cached_property
+    def shape(self) -> ConvShape:
+        """What is known of the weights of a convolution, however they lie."""
+        axes, dims, attrs = self.weight_axes, self.lowering.any_value(self.op.inputs[1].id).shape, self.op.attrs
+        kernel, groups = tuple(pick(dims, axes.kernel)), attrs["groups"]
+        dilations = per_axis(attrs, "dilations", len(kernel))
+        return ConvShape(dims[axes.inner] * groups, dims[axes.outer], kernel, groups, dilations)
+
+    @cached_property
+    def suits_panels(self) -> bool:
+        """Whether there is more than one channel to fill vectors, and what windows span may be copied."""
+        src, dst = (self.lowering.shapes[tensor.id] for tensor in (self.op.inputs[0], self.op.outputs[0]))
+        is_single = self.shape.in_channels == self.shape.out_channels == 1
+        return not is_single and not spans_too_much(self.op, src, dst, self.shape.kernel)
 
     @property
     def is_channels_last(self) -> bool:
@@ -45,6 +71,9 @@ class ConvSite(Site):
 
     def pixel_strides(self, image: Value) -> tuple[int, ...] | None:
         """Strides of an image whose channels lie side by side, and whose pixels one stride walks; None for others."""
+        return self._once(ConvSite._find_pixel_strides, image)
+
+    def _find_pixel_strides(self, image: Value) -> tuple[int, ...] | None:
         strides = image.row_strides(self.order)
         if strides is None or merged_stride([(image.shape[axis], strides[axis]) for axis in self.order[1:-1]]) is None:
             return None
@@ -54,6 +83,22 @@ class ConvSite(Site):
         self, shape: ConvShape, source: Value, dst_strides: Sequence[int], *, zero_point: int = 0
     ) -> ConvProblem:
         """What a convolution asks of its kernel; `dst_strides` by axes of the result. Unit: elements."""
+        return self._once(ConvSite._make_problem, shape, source, dst_strides, zero_point)
+
+    def _once(self, make: Callable[..., T], *given: Any) -> T:
+        """What a method gives for these objects, made once; it must depend on nothing that changes."""
+        key = make, *given
+        for known, found in self.made:
+            if known[0] is make and all(map(is_, known, key)):
+                made: T = found
+                return made
+        made = make(self, *given)
+        self.made.append((key, made))
+        return made
+
+    def _make_problem(
+        self, shape: ConvShape, source: Value, dst_strides: Sequence[int], zero_point: int
+    ) -> ConvProblem:
         axes, attrs = self.axes, self.op.attrs
         spatial = pick(source.shape, axes[2:])
         begin, end = resolve_pads(attrs, spatial, shape.kernel)
