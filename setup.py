@@ -94,6 +94,7 @@ class BuildWithKernels(build_ext):
         if ext.name == "graphpool._kernels.core._dispatch":
             isas = {isa: flags for isa, flags in isa_flags().items() if self._accepts(flags)}
             ext.extra_objects = [path for isa, flags in isas.items() for path in self._kernel_objects(isa, flags)]
+            ext.depends = [*ext.depends, *ext.extra_objects]  # those that a build that ended early has left are newer
             ext.define_macros += [(f"GP_HAVE_{isa.upper()}", "1") for isa in isas]
         super().build_extension(ext)
 
