@@ -1,5 +1,7 @@
 """Template: compiles again what the compiled-partition cache knows, without a look-up."""
 
+import weakref
+
 from graphpool.cache._recency cimport Node
 
 from ._compiled cimport CompiledPartition
@@ -10,12 +12,13 @@ cdef class Template:
     """Makes compiled partitions like one that was made, as long as the caches keep what it was made of.
 
     `form` and `primitive` are entries of the compiled-partition cache and of the primitive cache; both count each
-    compilation as a use. Ownership: shared by the cache's entry, which holds it, and partitions, which refer to it
-    weakly. Threads: safe. Cost: about a quarter of a microsecond for a compiled partition, one atomic step for its pool
-    included.
+    compilation as a use. Ownership: shared by the cache's entry, which holds it, and its partition; these refer to one
+    another weakly, so that a cache keeps no graph of a model that is gone. Threads: safe. Cost: about a quarter of a
+    microsecond for a compiled partition, one atomic step for its pool included.
     """
 
     cdef CompiledPartition pattern
+    cdef object partition
     cdef PrimitiveShare share
     cdef Node form
     cdef Node primitive
@@ -25,7 +28,13 @@ cdef class Template:
         self.share = compiled.share
         self.pattern = compiled.copy(None)
         self.pattern.closed = True
+        self.pattern.partition, self.partition = None, weakref.ref(compiled.partition)
         self.form, self.primitive = form, primitive
+
+    @property
+    def is_stale(self):
+        """Whether its partition, which alone can ask for more, is gone."""
+        return self.partition() is None
 
     def __call__(self, engine):
         """Another compiled partition for the engine of the first, or None where that takes a look-up or memory."""
@@ -33,6 +42,7 @@ cdef class Template:
         if engine.is_closed or (self.share is not None and not self.share.enter_warm(reserves)):
             return None
         cdef CompiledPartition compiled = self.pattern.copy(engine)
+        compiled.partition = self.partition()
         if self.form.touch() and self.primitive.touch():
             return compiled
         compiled.close()

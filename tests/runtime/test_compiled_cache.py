@@ -217,3 +217,21 @@ def test_threads_compile_run_and_close_while_both_caches_are_resized(cache, engi
 def test_the_capacity_is_checked(entries):
     with pytest.raises(gp.InvalidArgumentError):
         gp.set_compiled_partition_cache_capacity(entries)
+
+
+def test_caches_keep_no_graph_that_is_gone():
+    """Each load of a model has partitions of its own, which share one compiled form."""
+
+    def live():
+        with gp.Engine(threads=1) as engine:
+            x, y = gp.LogicalTensor(0, "f32", (3, 5)), gp.LogicalTensor(1, "f32", (3, 5))
+            partition = gp.Partition.from_op(gp.Op(0, "ReLU", [x], [y]))
+            partition.compile([x], [y], engine).close()
+            again = partition.compile([x], [y], engine)
+            assert again.partition is partition
+            again.close()
+            return weakref.ref(partition)
+
+    found = [live() for _ in range(3)]
+    gc.collect()
+    assert [partition() for partition in found] == [None] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass, field
@@ -109,6 +110,9 @@ class CpuBackend:
         form_node, primitive_node = cache.node(key), primitive_cache().node(form.primitive.key)
         if form_node is not None and primitive_node is not None:
             compiled.template = Template(compiled, form_node, primitive_node)
+            for old in [template for template in form.templates.copy() if template.is_stale]:
+                with suppress(ValueError):  # another thread has removed it
+                    form.templates.remove(old)
             form.templates.append(compiled.template)
         return compiled
 
