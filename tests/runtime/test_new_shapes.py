@@ -166,7 +166,7 @@ def moved_taps():
         (node_of("Unique", axis=0), 1),
         (node_of("Unique", axis=1), 1),
         (one_hot(0), 1),
-        (node_of("Hardmax"), 1),
+        (node_of("Hardmax"), 2),
         *((node_of("EyeLike", k=k), 2) for k in (0, 2, -3)),
         *((window_node("MaxPool", "z", **PADDED, storage_order=order), 2) for order in (0, 1)),
         (window_node("MaxPool", "z", kernel_shape=[3, 3], strides=[1, 2], auto_pad="SAME_LOWER"), 2),
