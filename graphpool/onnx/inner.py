@@ -241,9 +241,10 @@ _COUNTED, _MOST_COUNTED = (np.int32, np.int64), 16
 """Types, and elements, of states that count trips."""
 
 _HINT = 2
+"""A trip that is neither the first one nor the second: a body that treats these apart counts from no other one on."""
 
 _MOST_STEP = 2**31
-"""A trip that is neither the first one nor the second: a body that treats these apart counts from no other one on."""
+"""By which a state may count; more than that counts nothing that has a size."""
 
 
 def repeat_loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
