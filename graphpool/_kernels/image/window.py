@@ -170,7 +170,7 @@ def convolution_window(
         raise InvalidShapeError(explain("output_padding", accepted=f"{ndim} values >= 0", got=tuple(extra)))
     axes = list(zip(src_spatial, kernel, steps, begin, end, gaps, extra, strict=False))
     if transposed:
-        dst = [s * (n - 1) + d * (k - 1) + 1 - b - e + x if n else 0 for n, k, s, b, e, d, x in axes]
+        dst = [s * (n - 1) + d * (k - 1) + 1 - b - e + x for n, k, s, b, e, d, x in axes]
     else:
         dst = [(n + b + e - d * (k - 1) - 1) // s + 1 for n, k, s, b, e, d, _ in axes]
     return Window.make(

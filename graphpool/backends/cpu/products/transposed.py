@@ -134,7 +134,7 @@ def find_overlap(site: ConvSite) -> Choice | None:
     _, outer, kernel_axes = conv_weight_axes(len(weights), op.attrs["weights_format"])
     kernel = pick(weights, kernel_axes)
     is_refused = site.group.dequantized or forced("ConvTranspose") == "blas" or op.attrs["groups"] != 1
-    if is_refused or 0 in (*weights, *site.result) or weights[outer] > _FEW_CHANNELS:
+    if is_refused or 0 in (*source, *weights, *site.result) or weights[outer] > _FEW_CHANNELS:
         return None
     value = lowering.any_value(op.inputs[1].id)
     if value.layout is not None or merged_stride(_rows_of_weights(value, outer, kernel_axes)) is None:

@@ -204,3 +204,16 @@ def test_phases_take_every_pair_of_result_and_tap_once(sizes, geometry):
                     met.add((start + j * stride, tap, i))
     wanted = {(i * stride + k * dilation - pad, k, i) for i in range(src) for k in range(kernel)}
     assert met == {item for item in wanted if 0 <= item[0] < dst}
+
+
+@pytest.mark.parametrize(("ic", "oc", "groups"), [(1, 2, 1), (3, 16, 1), (16, 40, 1), (8, 8, 8)])
+@pytest.mark.parametrize("size", [(0,), (3, 0), (0, 2, 3)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_an_image_without_pixels_gives_the_bias(engine, size, ic, oc, groups, stride):
+    """Windows reach beyond the source, so that there are results."""
+
+    def build(b):
+        x = b.input((2, *size, ic))
+        conv_transpose(b, x, oc, [3] * len(size), groups=groups, bias=True, strides=[stride] * len(size))
+
+    run(engine, build)
