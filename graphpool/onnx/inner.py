@@ -152,6 +152,26 @@ def _given(value: Value, elem_type: int) -> Given:
     return Given(value.dtype, value.shape)
 
 
+def _count(
+    walk: Walk, nodes: Sequence[Node], known: Mapping[str, Any], name: str, first: Any, result: str, step: int
+) -> tuple[int, bool]:
+    """What a trip adds to a state that counts by a step, and whether that is the step, for all elements and trips."""
+    trace = Trace()
+    trip = trace.symbol(_HINT, _NUMBER)
+    now = [int(item) + step * trip for item in first.reshape(-1)]
+    contents = {**known, name: ShapeArray(np.array(now, object).reshape(first.shape), first.dtype)}
+    last = _follow_sizes(walk, nodes, contents, result)
+    if not isinstance(last, ShapeArray) or (last.dtype, last.shape) != (first.dtype, first.shape):
+        return 0, False
+    after = last.items.reshape(-1)
+    is_next = list(map(key_of, after)) == [key_of(item + step) for item in now]
+    trace.close()
+    if not is_next:
+        return hint_of(after[0]) - hint_of(now[0]), False
+    most = walk.owner.source.bounds.limits.host_steps
+    return step, bool(SizeBounds(SizeProgram(trace), [(0, most)]).holds())
+
+
 def _follow_sizes(walk: Walk, nodes: Sequence[Node], contents: dict[str, Any], name: str) -> Any:
     """What nodes compute under a name of sizes and known contents; None where others take part."""
     needed, found = {name}, dict(contents)
@@ -437,30 +457,17 @@ class _Body:
         nodes, constants = walk.owner.rewritten(graph, self._path)
         outside = _outside(walk, graph, self._repeated.fixed)
         known = {name: value.content for name, value in outside.items()} | constants
-        most = walk.owner.source.bounds.limits.host_steps
         found: dict[int, tuple[Any, int]] = {}
         for number, (name, state) in enumerate(zip(self._names, self._repeated.states, strict=False)):
             first = state.content
             if not isinstance(first, np.ndarray) or first.dtype not in _COUNTED or first.size > _MOST_COUNTED:
                 continue
-            step: int | None = 1
-            while step is not None:  # what is added to a state that counts by one tells by how much it does
-                counts_by, step = step, None
-                trace = Trace()
-                trip = trace.symbol(_HINT, _NUMBER)
-                now = [int(item) + counts_by * trip for item in first.reshape(-1)]
-                contents = {**known, name: ShapeArray(np.array(now, object).reshape(first.shape), first.dtype)}
-                last = _follow_sizes(walk, nodes, contents, graph.outputs[number + 1])
-                if not isinstance(last, ShapeArray) or (last.dtype, last.shape) != (first.dtype, first.shape):
-                    continue
-                after = last.items.reshape(-1)
-                is_next = list(map(key_of, after)) == [key_of(item + counts_by) for item in now]
-                trace.close()
-                if not is_next and counts_by == 1 and now:
-                    other = hint_of(after[0]) - hint_of(now[0])
-                    step = other if other != 1 and 0 < abs(other) < _MOST_STEP else None
-                elif is_next and SizeBounds(SizeProgram(trace), [(0, most)]).holds():
-                    found[number] = first, counts_by
+            follow = partial(_count, walk, nodes, known, name, first, graph.outputs[number + 1])
+            step, counts = follow(1)
+            if not counts and step != 1 and 0 < abs(step) < _MOST_STEP:
+                step, counts = follow(step)
+            if counts:
+                found[number] = first, step
         return found
 
     def _own(self) -> list[ModelPort]:
