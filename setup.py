@@ -1,17 +1,20 @@
 """Builds graphpool's extensions: every ``.pyx`` of the package, and the C kernels once per instruction set.
 
-The kernels in the folders of ``graphpool/_kernels`` are compiled once for each entry of ``isa_flags()``; only the
-extension ``graphpool._kernels.core._dispatch`` links them. Everything else lives in pyproject.toml.
+The kernels in the folders of ``graphpool/_kernels`` are compiled once for each entry of ``isas()`` that changes
+something in them; only the extension ``graphpool._kernels.core._dispatch`` links them. Everything else lives in
+pyproject.toml.
 """
 
 import os
 import platform
+import re
 import shlex
 import sysconfig
 import tempfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from Cython.Build import cythonize
 from setuptools import Distribution, Extension, setup
@@ -36,29 +39,97 @@ DIRECTIVES = {
 }
 
 
-def isa_flags():
-    """Instruction sets to build for on this architecture: name -> compiler flags, weakest first.
+class InstructionSet(NamedTuple):
+    """How kernels are compiled for an instruction set.
+
+    Attributes
+    ----------
+    flags : list of str
+        Of the compiler.
+    weaker : str
+        The instruction set that it adds to.
+    adds : str
+        Macros by which sources ask for what it adds, as a regular expression; sources that ask for none of them are
+        those of the weaker one. Empty: it changes all of them.
+    """
+
+    flags: list[str]
+    weaker: str = ""
+    adds: str = ""
+
+
+def isas():
+    """Instruction sets to build for on this architecture, weakest first: a dict by name.
 
     The variable GRAPHPOOL_BUILD_ISAS, names with commas between, leaves out all others but the weakest.
     """
     wanted = os.environ.get("GRAPHPOOL_BUILD_ISAS")
-    return {isa: flags for isa, flags in _known_isas().items() if not wanted or isa in f"generic,{wanted}".split(",")}
+    return {name: isa for name, isa in _known_isas().items() if not wanted or name in f"generic,{wanted}".split(",")}
 
 
 def _known_isas():
     if platform.machine().lower() in ("x86_64", "amd64"):
         avx2 = ["-mavx2", "-mfma", "-mf16c"]
-        avx512 = [*avx2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+        avx512 = [*avx2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
+        bf16 = [*avx512, "-mavx512vnni", "-mavx512bf16"]
+        amx = [*bf16, "-mamx-tile", "-mamx-int8", "-mamx-bf16"]
         return {
-            "generic": ["-march=x86-64-v2"],
-            "avx2": avx2,
-            "avx2_vnni": [*avx2, "-mavxvnni"],
-            "avx512": [*avx512, "-mprefer-vector-width=512"],
-            "avx512_bf16": [*avx512, "-mavx512vnni", "-mavx512bf16", "-mprefer-vector-width=512"],
+            "generic": InstructionSet(["-march=x86-64-v2"]),
+            "avx2": InstructionSet(avx2),
+            "avx2_vnni": InstructionSet([*avx2, "-mavxvnni"], "avx2", "__AVXVNNI__"),
+            "avx512": InstructionSet(avx512),
+            "avx512_bf16": InstructionSet(bf16, "avx512", "__AVX512VNNI__|__AVX512BF16__"),
+            "avx512_amx": InstructionSet(amx, "avx512_bf16", "__AMX_TILE__"),
         }
     if platform.machine().lower() in ("aarch64", "arm64"):
-        return {"generic": [], "neon": ["-march=armv8-a+simd"], "neon_dotprod": ["-march=armv8.2-a+dotprod"]}
-    return {"generic": []}
+        return {
+            "generic": InstructionSet([]),
+            "neon": InstructionSet(["-march=armv8-a+simd"]),
+            "neon_dotprod": InstructionSet(["-march=armv8.2-a+dotprod"], "neon", "__ARM_FEATURE_DOTPROD"),
+        }
+    return {"generic": InstructionSet([])}
+
+
+def kernel_homes(isa):
+    """For which instruction set the kernels that `isa` runs are compiled, a dict by source: `isa`, or a weaker one.
+
+    The list of tables is compiled for each.
+    """
+    known, homes = _known_isas(), {}
+    for source in kernel_sources():
+        name, text = isa, _text_with_headers(source, set())
+        while source.name != "tables.c" and known[name].adds and not re.search(known[name].adds, text):
+            name = known[name].weaker
+        homes[source] = name
+    return homes
+
+
+def kernel_compilations(isas):
+    """What is compiled so that these instruction sets have all kernels: sorted pairs, source and instruction set.
+
+    Kernels of a weaker one may call others, whose homes are those for the weaker one.
+    """
+    known, homes = _known_isas(), set()
+    for name in isas:
+        while name:
+            homes |= set(kernel_homes(name).items())
+            name = known[name].weaker
+    return sorted(homes)
+
+
+def kernel_macros(isa):
+    """What kernels that are compiled for an instruction set know of it and of the homes of all: names and values."""
+    homes = {f"GP_ISA_{source.parent.name}_{source.stem}": home for source, home in kernel_homes(isa).items()}
+    return [("GP_ISA", isa), *homes.items()]
+
+
+def _text_with_headers(path, seen):
+    """A source and what it includes of the kernels' headers, each once."""
+    if path in seen or not path.exists():
+        return ""
+    seen.add(path)
+    text = path.read_text(encoding="utf-8")
+    return text + "".join(_text_with_headers(KERNELS / name, seen) for name in re.findall(r'#include "(.+)"', text))
 
 
 class BuildWithKernels(build_ext):
@@ -92,10 +163,10 @@ class BuildWithKernels(build_ext):
 
     def build_extension(self, ext):
         if ext.name == "graphpool._kernels.core._dispatch":
-            isas = {isa: flags for isa, flags in isa_flags().items() if self._accepts(flags)}
-            ext.extra_objects = [path for isa, flags in isas.items() for path in self._kernel_objects(isa, flags)]
+            accepted = [name for name, isa in isas().items() if self._accepts(isa.flags)]
+            ext.extra_objects = self._kernel_objects(accepted)
             ext.depends = [*ext.depends, *ext.extra_objects]  # those that a build that ended early has left are newer
-            ext.define_macros += [(f"GP_HAVE_{isa.upper()}", "1") for isa in isas]
+            ext.define_macros += [(f"GP_HAVE_{name.upper()}", "1") for name in accepted]
         super().build_extension(ext)
 
     def _accepts(self, flags):
@@ -109,29 +180,29 @@ class BuildWithKernels(build_ext):
                 return False
         return True
 
-    def _kernel_objects(self, isa, flags):
-        """Compile every kernel source for one instruction set; returns the paths of the objects.
+    def _kernel_objects(self, isas):
+        """Compile what the kernels of these instruction sets need; returns the paths of the objects.
 
         The objects do not depend on the interpreter, so they stay in ``build/kernels`` for every kind of build.
         """
-        flags = [*COMMON_FLAGS, *self.debug_flags, *flags]
-        settings = repr((self.compiler.compiler_so, flags))
-        folder = ROOT / "build" / "kernels" / f"{sysconfig.get_platform()}-{isa}-{zlib.crc32(settings.encode()):08x}"
-
-        def compile_one(source):
-            [target] = self.compiler.object_filenames([str(source)], output_dir=str(folder))
-            if _is_stale(Path(target)):
-                self.compiler.compile(
-                    [str(source)],
-                    output_dir=str(folder),
-                    include_dirs=[str(KERNELS)],
-                    macros=[("GP_ISA", isa)],
-                    extra_postargs=flags,
-                )
-            return target
-
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(compile_one, kernel_sources()))
+            return list(pool.map(self._kernel_object, *zip(*kernel_compilations(isas), strict=True)))
+
+    def _kernel_object(self, source, isa):
+        """Compile a source for an instruction set, if that was not done before; returns the path of the object."""
+        flags = [*COMMON_FLAGS, *self.debug_flags, *_known_isas()[isa].flags]
+        settings = repr((self.compiler.compiler_so, flags, kernel_macros(isa)))
+        folder = ROOT / "build" / "kernels" / f"{sysconfig.get_platform()}-{isa}-{zlib.crc32(settings.encode()):08x}"
+        [target] = self.compiler.object_filenames([str(source)], output_dir=str(folder))
+        if _is_stale(Path(target)):
+            self.compiler.compile(
+                [str(source)],
+                output_dir=str(folder),
+                include_dirs=[str(KERNELS)],
+                macros=kernel_macros(isa),
+                extra_postargs=flags,
+            )
+        return target
 
 
 def _is_stale(target):

@@ -79,7 +79,7 @@ class Variable:
     doc: str
 
 
-_ISAS = ("generic", "avx2", "avx2_vnni", "avx512", "avx512_bf16", "neon", "neon_dotprod")
+_ISAS = ("generic", "avx2", "avx2_vnni", "avx512", "avx512_bf16", "avx512_amx", "neon", "neon_dotprod")
 
 
 def _isa(text: str) -> str:

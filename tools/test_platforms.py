@@ -45,7 +45,13 @@ def read_setup(machine: str) -> dict[str, Any]:
         patch.object(platform, "machine", lambda: machine),
     ):
         script = runpy.run_path(str(ROOT / "setup.py"), run_name="__main__")
-        return {"isas": script["isa_flags"](), "kernels": script["kernel_sources"]()}
+        known, wanted = script["_known_isas"](), script["isas"]()
+        macros = {isa: [f"-D{name}={value}" for name, value in script["kernel_macros"](isa)] for isa in known}
+        return {
+            "isas": {isa: known[isa].flags for isa in wanted},
+            "homes": script["kernel_compilations"](wanted),
+            "macros": macros,
+        }
 
 
 def jobs(machine: str) -> list[list[str]]:
@@ -55,7 +61,7 @@ def jobs(machine: str) -> list[list[str]]:
         isa: [own for flag in given for own in SPELT_OTHERWISE.get(flag, [flag])]
         for isa, given in found["isas"].items()
     }
-    kernels = [[str(kernel), f"-DGP_ISA={isa}", *flags[isa]] for isa in flags for kernel in found["kernels"]]
+    kernels = [[str(source), *found["macros"][isa], *flags[isa]] for source, isa in found["homes"]]
     written = [path.with_suffix(".c").relative_to(ROOT) for path in sorted((ROOT / "graphpool").rglob("*.pyx"))]
     known = [f"-DGP_HAVE_{isa.upper()}" for isa in flags]
     return kernels + [[str(path), *known] for path in written]

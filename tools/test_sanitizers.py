@@ -24,7 +24,14 @@ from checkout import ROOT, copy_source, make_compiler, run
 NAMES = ("address", "undefined", "thread")
 LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
 FLAGS = "-O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -U_FORTIFY_SOURCE"
-ISAS = {"generic": "", "avx2": "avx2", "avx2_vnni": "avx_vnni", "avx512": "avx512bw", "avx512_bf16": "avx512_bf16"}
+ISAS = {
+    "generic": "",
+    "avx2": "avx2",
+    "avx2_vnni": "avx_vnni",
+    "avx512": "avx512bw",
+    "avx512_bf16": "avx512_bf16",
+    "avx512_amx": "amx_int8",
+}
 """Name -> what the system calls a processor that has it, weakest first."""
 
 TESTS = ["tests/_kernels", "tests/runtime", "tests/memory", "tests/cache"]

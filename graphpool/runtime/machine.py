@@ -28,6 +28,7 @@ THREAD_FLOPS = {
     "avx2_vnni": 60e9,
     "avx512": 100e9,
     "avx512_bf16": 100e9,
+    "avx512_amx": 100e9,
     "neon": 25e9,
     "neon_dotprod": 25e9,
 }

@@ -22,14 +22,14 @@ static void move_pixels(const void *params, const char *src, int64_t count, char
     const float *floats = (const float *)src;
     uint16_t *to = (uint16_t *)dst;
     if (p->src_dtype == GP_F32 && channel == 1 && step == pixel && ic == pixel) {
-        GP_KERNEL(store_row)(GP_BF16, floats, to, 0, 1, count * ic);
+        gp_store_row(GP_BF16, floats, to, 0, 1, count * ic);
         return;
     }
     if (p->src_dtype == GP_BF16) {
         gp_copy(to, pixel, 1, src, step, channel, count, ic, sizeof *to);
     } else if (channel == 1 && ic >= GP_VL) {
         for (int64_t x = 0; x < count; x++)
-            GP_KERNEL(store_row)(GP_BF16, floats + x * step, to + x * pixel, 0, 1, ic);
+            gp_store_row(GP_BF16, floats + x * step, to + x * pixel, 0, 1, ic);
     } else {
         for (int64_t c = 0; c < ic; c++)
             for (int64_t x = 0; x < count; x++)

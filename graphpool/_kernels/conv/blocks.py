@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool._dataclasses import NamedTuple
 
 from ..core.call import KernelCall, pack
-from ..gemm.packed import TILE_ROWS, pairs_nbytes
+from ..gemm.packed import TILE_ROWS, has_amx, pairs_nbytes, tiles_nbytes
 from ..gemm.problem import aligned
 from ..image.window import Window
 
@@ -60,7 +60,7 @@ class ConvBlocks(NamedTuple):
         `post` holds the fields of the post-ops, `own` those of the kernel that struct gp_conv_blocks has not.
         """
         weights, window = self.weights, self.window
-        offsets, scratch_nbytes = self._scratch()
+        offsets, scratch_nbytes = self._scratch(isa)
         blocks = {
             "window": window.fields(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
             "merged": weights.merged, "words": weights.words, "runs": weights.runs, "element_nbytes": element_nbytes,
@@ -75,17 +75,20 @@ class ConvBlocks(NamedTuple):
             scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
         )  # fmt: skip
 
-    def _scratch(self) -> tuple[dict[str, int], int]:
-        """Where rows, runs, sums, largest bytes and the staged source lie in scratch, and its size. Unit: bytes."""
+    def _scratch(self, isa: str | None) -> tuple[dict[str, int], int]:
+        """Where rows, runs, sums, largest bytes, tiles and staged source lie in scratch, and its size. Unit: bytes."""
         pixels, weights = self.rows * self.cols, self.weights
         rows = aligned(pixels * self.col_block * 4) if self.has_tile else 0
         runs = rows + pixels * 8
         sums = runs + weights.runs * 8
         largest = sums + pixels * 4
-        room = aligned(largest + pairs_nbytes(-(-pixels // TILE_ROWS), weights.pairs))
+        tiles = aligned(largest + pairs_nbytes(-(-pixels // TILE_ROWS), weights.pairs))
+        room = tiles
+        if has_amx(isa):
+            room += aligned(tiles_nbytes(pixels, weights.runs * weights.words, weights.runs))
         offsets = {
             "rows_offset": rows, "runs_offset": runs, "sums_offset": sums, "largest_offset": largest,
-            "room_offset": room,
+            "tiles_offset": tiles, "room_offset": room,
         }  # fmt: skip
         if self.is_direct:
             return offsets, room

@@ -13,7 +13,7 @@
 #ifndef GP_CONV_BLOCKS_H
 #define GP_CONV_BLOCKS_H
 
-#include "gemm/gp_packed_tile.h"
+#include "gemm/gp_amx.h"
 #include "conv/gp_stage.h"
 #include "gemm/gp_tile_table.h"
 
@@ -29,7 +29,8 @@ GP_RECORD(gp_conv_blocks, {
     int64_t dst_n, dst_pixel, residual_n, residual_pixel; /* strides */
     int64_t bias_arg, dst_arg;                            /* bias_arg: 0 if there is none */
     int64_t is_direct, has_epilogue;
-    int64_t rows_offset, runs_offset, sums_offset, largest_offset, room_offset; /* bytes into scratch; the tile of an epilogue lies at 0 */
+    int64_t rows_offset, runs_offset, sums_offset, largest_offset, tiles_offset; /* bytes into scratch; the tile of an epilogue lies at 0 */
+    int64_t room_offset;
 });
 
 /* The pixels of a task, and where they are read. */
@@ -43,6 +44,7 @@ typedef struct {
     uint8_t *largest; /* of the pairs of s8, which see (gp_packed.h); likewise */
     int is_new;       /* whether they are others than those of the task before */
     int zero;         /* each byte of the padding */
+    char *tiles;      /* their words for AMX (gp_amx.h), if there is */
     char *room;       /* the staged source */
 } gp_conv_pixels;
 
@@ -64,6 +66,9 @@ typedef void(*gp_runs_fn) GP_RUNS_PARAMETERS;
 
 GP_DEFINE_TILES(tiles, gp_runs_fn, GP_CONV_TYPE, gp_runs_tile, GP_RUNS_PARAMETERS, runs, words, row, run, b, panel_step,
                 sink)
+#if GP_HAS_AMX
+GP_DEFINE_FINISH(finish, GP_CONV_TYPE)
+#endif
 
 /* Runs and pixels in the staged source. */
 static void gp_find_staged(const gp_conv_blocks *p, const gp_conv_pixels *pixels)
@@ -127,11 +132,31 @@ static void gp_find_pixels(const gp_conv_blocks *p, const char *src, int64_t num
     gp_find_staged(p, pixels);
 }
 
+#if GP_HAS_AMX
+/* Brings the pixels of a task to tiles. */
+static void gp_pack_pixels(const gp_conv_blocks *p, const gp_conv_pixels *pixels)
+{
+    const int64_t rows = pixels->at.rows * pixels->at.cols, words = p->runs * p->words, depth = gp_amx_depth(words);
+    gp_amx_piece *pieces = (gp_amx_piece *)(pixels->tiles + gp_amx_depth(p->block_rows * p->block_cols) * depth * GP_AMX_NBYTES);
+    const int64_t count = gp_amx_find_pieces(pixels->run, p->runs, p->words, pieces);
+    for (int64_t i = 0; i < rows; i++)
+        gp_amx_pack_row(pixels->row[i], pieces, count, words, i, depth, pixels->tiles);
+}
+#endif
+
 static void gp_multiply_panels(const gp_conv_blocks *p, const gp_conv_pixels *pixels, int column, const float *b,
-                               gp_packed_sink sink)
+                               gp_packed_sink sink, struct gp_amx_queue *queue __attribute__((unused)))
 {
     const char *const *row = pixels->row;
     int64_t rows = pixels->at.rows * pixels->at.cols;
+#if GP_HAS_AMX
+    if (gp_takes_amx(GP_CONV_TYPE, rows)) {
+        const int64_t words = p->runs * p->words;
+        gp_amx_multiply(GP_CONV_TYPE, rows, column, words, pixels->tiles, gp_amx_depth(words) * GP_AMX_NBYTES, b,
+                        words * GP_PANEL, sink, queue);
+        return;
+    }
+#endif
     for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
         const int64_t height = (rows + left - 1) / left;
         tiles[height - 1][column](p->runs, p->words, row, pixels->run, b, p->runs * p->words * GP_PANEL, &sink);
@@ -147,15 +172,27 @@ static void gp_multiply(const gp_conv_blocks *p, const gp_conv_pixels *pixels, c
 {
     const int64_t rows = pixels->at.rows * pixels->at.cols, ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
     int64_t j = columns->j;
+#if GP_HAS_AMX
+    gp_amx_queue room, *const queue = &room;
+    gp_amx_start(queue, finish);
+    if (pixels->is_new && gp_takes_amx(GP_CONV_TYPE, rows))
+        gp_pack_pixels(p, pixels);
+#else
+    struct gp_amx_queue *const queue = NULL;
+#endif
     for (int64_t left = columns->cols; left > 0;) {
         const int panels = gp_streams((rows + ntiles - 1) / ntiles, left);
         const int64_t step = gp_min(panels * GP_PANEL, left);
         sink.cols = step;
-        gp_multiply_panels(p, pixels, gp_tile_column(panels, j, p->oc), columns->b + j * p->runs * p->words, sink);
+        gp_multiply_panels(p, pixels, gp_tile_column(panels, j, p->oc), columns->b + j * p->runs * p->words, sink,
+                           queue);
         gp_sink_right(&sink, step);
         j += step;
         left -= step;
     }
+#if GP_HAS_AMX
+    gp_amx_finish_all(queue);
+#endif
 }
 
 /* Runs the epilogue `program` on the results of a task, which lie at tile. */
@@ -194,13 +231,16 @@ static void gp_run_blocks(const gp_conv_blocks *p, void *const *args, int64_t be
         .sum = (int32_t *)(scratch + p->sums_offset),
         .largest = (uint8_t *)scratch + p->largest_offset,
         .zero = zero,
+        .tiles = scratch + p->tiles_offset,
         .room = scratch + p->room_offset,
     };
+    gp_amx_begin(GP_CONV_TYPE);
     for (int64_t t = begin; t < end; t++) {
         gp_find_pixels(p, args[0], t / col_blocks / p->groups, t / col_blocks % p->groups, move, &pixels);
         const gp_conv_columns columns = gp_find_columns(p, args[1], &pixels, t % col_blocks * p->col_block);
         task(p, args, &pixels, &columns, scratch);
     }
+    gp_amx_end(GP_CONV_TYPE);
 }
 
 #endif

@@ -34,6 +34,7 @@ GP_INLINE gp_conv_panel gp_find_conv_panel(const gp_conv_pack *p, int64_t number
 }
 
 /* All taps of the panel that begins at column j of a group whose weights lie at `from`. */
-void GP_KERNEL(pack_conv_panel)(const gp_conv_pack *p, const float *from, int64_t j, float *to);
+#define gp_pack_conv_panel GP_OF(conv_weights, pack_conv_panel)
+void gp_pack_conv_panel(const gp_conv_pack *p, const float *from, int64_t j, float *to);
 
 #endif

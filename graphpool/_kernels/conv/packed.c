@@ -175,7 +175,7 @@ static int64_t pack_columns(const gp_conv_packed *p, const float *weights, const
     plain.tap_pitch = p->words * ((cols + GP_VL - 1) / GP_VL * GP_VL);
     for (const int64_t first = j; j < first + cols; j += GP_PANEL) {
         float *panel = to + (j - first) * p->words;
-        GP_KERNEL(pack_conv_panel)(&plain, weights, j, panel);
+        gp_pack_conv_panel(&plain, weights, j, panel);
         if (scale != NULL)
             scale_panel(p, panel, plain.tap_pitch, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL), scale + j);
     }

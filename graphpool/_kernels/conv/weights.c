@@ -110,7 +110,7 @@ static void pack_panel(const panel *t, int64_t taps)
     }
 }
 
-void GP_KERNEL(pack_conv_panel)(const gp_conv_pack *p, const float *from, int64_t j, float *to)
+void gp_pack_conv_panel(const gp_conv_pack *p, const float *from, int64_t j, float *to)
 {
     const panel t = {p, (float *)from + j * p->w_oc, to, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL)};
     pack_panel(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]); /* the weights are only read */

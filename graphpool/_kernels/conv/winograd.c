@@ -173,7 +173,7 @@ GP_INLINE void task(const gp_winograd *p, const int tile, void *const *args, int
     for (int64_t end = j + cols; j < end; j += GP_STEP) {
         const int64_t step = gp_min(end - j, GP_STEP);
         for (int64_t i = 0; i < products; i++)
-            GP_KERNEL(f32_panels)(count, j, step, p->oc, p->ic, sources + i * count * p->ic, p->ic,
+            gp_f32_panels(count, j, step, p->oc, p->ic, sources + i * count * p->ic, p->ic,
                                   weights + i * p->pitch, acc + i * count * step, step);
         for (int64_t t = 0; t < count; t++)
             finish_tile(p, tile, args, find_tile(p, tile, first + t), j, step, acc + t * step, count * step, scratch);

@@ -213,12 +213,12 @@ static store_fn *const STORES[] = {
     [GP_S16] = store_s16, [GP_U16] = store_u16, [GP_U32] = store_u32, [GP_U64] = store_u64,
 };
 
-void GP_KERNEL(load_row)(int dtype, float *dst, const void *src, int64_t offset, int64_t stride, int64_t n)
+void gp_load_row(int dtype, float *dst, const void *src, int64_t offset, int64_t stride, int64_t n)
 {
     LOADS[dtype](dst, src, offset, stride, n);
 }
 
-void GP_KERNEL(store_row)(int dtype, const float *src, void *dst, int64_t offset, int64_t stride, int64_t n)
+void gp_store_row(int dtype, const float *src, void *dst, int64_t offset, int64_t stride, int64_t n)
 {
     STORES[dtype](src, dst, offset, stride, n);
 }
@@ -234,7 +234,7 @@ static int64_t quantize_whole(int dtype, const float *src, char *dst, int64_t n,
                           : store_bytes(src, dst, n, 1, scale, zero_point, BY_ONE);
 }
 
-void GP_KERNEL(quantize_row)(int dtype, const float *src, char *dst, int64_t n, const float *scale, const float *zero_point,
+void gp_round_row(int dtype, const float *src, char *dst, int64_t n, const float *scale, const float *zero_point,
                              int are_many)
 {
     for (int64_t i = quantize_whole(dtype, src, dst, n, scale, zero_point, are_many); i < n; i += 64) {

@@ -113,14 +113,17 @@ static inline int64_t gp_to_s64(float x)
 /* ---- rows ---- */
 
 /* Read n elements of type dtype, at src + offset, + offset + stride, ... (elements), as floats. */
-void GP_KERNEL(load_row)(int dtype, float *dst, const void *src, int64_t offset, int64_t stride, int64_t n);
+#define gp_load_row GP_OF(core_convert, load_row)
+void gp_load_row(int dtype, float *dst, const void *src, int64_t offset, int64_t stride, int64_t n);
 
 /* Write n floats as elements of type dtype to dst + offset, + offset + stride, ... (elements). */
-void GP_KERNEL(store_row)(int dtype, const float *src, void *dst, int64_t offset, int64_t stride, int64_t n);
+#define gp_store_row GP_OF(core_convert, store_row)
+void gp_store_row(int dtype, const float *src, void *dst, int64_t offset, int64_t stride, int64_t n);
 
 /* Bytes dst[i] = round(src[i] / scale) + zero_point as `store_row` saturates; dtype is GP_U8 or GP_S8. There is one scale and
  * one zero point, or if are_many one for each element. */
-void GP_KERNEL(quantize_row)(int dtype, const float *src, char *dst, int64_t n, const float *scale, const float *zero_point,
+#define gp_round_row GP_OF(core_convert, quantize_row)
+void gp_round_row(int dtype, const float *src, char *dst, int64_t n, const float *scale, const float *zero_point,
                              int are_many);
 
 #endif

@@ -43,6 +43,10 @@ typedef struct {
 #define GP_PASTE_(a, b) gp_##a##__##b
 #define GP_PASTE(a, b) GP_PASTE_(a, b)
 #define GP_KERNEL(name) GP_PASTE(name, GP_ISA)
+
+/* The same of a name that the source folder/file.c defines, where another one uses it: GP_OF(folder_file, name). A source
+ * in which an instruction set changes nothing is compiled for a weaker one alone, which a macro names. */
+#define GP_OF(source, name) GP_PASTE(name, GP_ISA_##source)
 #define GP_WORK_(a, b) gp_##a##__##b##_work
 #define GP_WORK(a, b) GP_WORK_(a, b)
 

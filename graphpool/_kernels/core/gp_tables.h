@@ -6,6 +6,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+long syscall(long number, ...); /* unistd.h declares it for GNU C alone */
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -18,6 +22,7 @@ extern gp_tables gp_tables__avx2;
 extern gp_tables gp_tables__avx2_vnni;
 extern gp_tables gp_tables__avx512;
 extern gp_tables gp_tables__avx512_bf16;
+extern gp_tables gp_tables__avx512_amx;
 extern gp_tables gp_tables__neon;
 extern gp_tables gp_tables__neon_dotprod;
 
@@ -40,6 +45,21 @@ static inline int gp_has_avx2_vnni(void)
 {
     unsigned eax, ebx, ecx, edx;
     return GP_HAS_AVX2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1);
+}
+
+/* AMX: leaf 7, bits 22, 24 and 25 of EDX for tiles and their products of bf16 and bytes, and a system that saves tiles. Linux
+ * wants to be asked before the first use, on behalf of all threads; a child keeps what its parent was given. */
+static inline int gp_has_avx512_amx(void)
+{
+#if defined(__linux__)
+    const unsigned features = 1u << 22 | 1u << 24 | 1u << 25;
+    const long ask_permission = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM, since Linux 5.16 */
+    unsigned eax, ebx, ecx, edx;
+    return GP_HAS_AVX512_BF16 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & features) == features &&
+           syscall(SYS_arch_prctl, ask_permission, tile_data) == 0;
+#else
+    return 0;
+#endif
 }
 #elif defined(__aarch64__)
 /* SDOT: HWCAP_ASIMDDP of Linux, whose older headers lack the name; all of Apple's processors for macOS have it. */
@@ -74,6 +94,9 @@ static inline int gp_list_isas(gp_isa *list)
 #endif
 #ifdef GP_HAVE_AVX512_BF16
     list[n++] = (gp_isa){"avx512_bf16", gp_tables__avx512_bf16, GP_HAS_AVX512_BF16};
+#endif
+#ifdef GP_HAVE_AVX512_AMX
+    list[n++] = (gp_isa){"avx512_amx", gp_tables__avx512_amx, gp_has_avx512_amx()};
 #endif
     return n;
 }

@@ -5,12 +5,12 @@
 
 static void f32_load_run(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n)
 {
-    GP_KERNEL(load_row)(dtype, values, memory, offset, stride, n);
+    gp_load_row(dtype, values, memory, offset, stride, n);
 }
 
 static void f32_store_run(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n)
 {
-    GP_KERNEL(store_row)(dtype, values, memory, offset, stride, n);
+    gp_store_row(dtype, values, memory, offset, stride, n);
 }
 
 /* NaN passes through RELU, CLAMP, MAX and MIN. */
@@ -71,7 +71,7 @@ static int f32_store_result(const gp_instr *instr, const gp_view *view, void *co
     const int64_t offset = gp_find_run(view, first, n);
     if (offset < 0 || repeated >> instr->a & 1 || (is_by && is_one != (int)(repeated >> instr->c & 1)))
         return 0;
-    GP_KERNEL(quantize_row)(view->dtype, r[instr->a], (char *)args[view->arg] + offset, n,
+    gp_round_row(view->dtype, r[instr->a], (char *)args[view->arg] + offset, n,
                             is_by ? r[instr->b] : &instr->alpha, is_by ? r[instr->c] : &instr->beta, is_by && !is_one);
     return 1;
 }
@@ -177,7 +177,7 @@ GP_DEFINE_TRIG(COS, gp_cos, cosf)
 GP_DEFINE_REMAINDER(MOD, rest == 0 ? copysign(0, y) : (rest < 0) != (y < 0) ? rest + y : rest, gp_modulo)
 GP_DEFINE_REMAINDER(FMOD, copysign(rest, x), fmod)
 
-void GP_KERNEL(eltwise_run)(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t last)
+void gp_eltwise_run(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t last)
 {
     f32_run(program, args, acc, first, last);
 }

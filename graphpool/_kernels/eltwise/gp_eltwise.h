@@ -170,6 +170,7 @@ static inline void gp_move_view(const gp_view *view, void *const *args, char *va
  * very memory that a STORE in f32 writes, element on element. A call costs about 20 ns beyond its elements: pass whole
  * runs.
  */
-void GP_KERNEL(eltwise_run)(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t last);
+#define gp_eltwise_run GP_OF(eltwise_eltwise, eltwise_run)
+void gp_eltwise_run(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t last);
 
 #endif

@@ -64,10 +64,10 @@ static inline __attribute__((unused)) void gp_emit(
     const gp_sink *sink, const float *values, int64_t n, int64_t offset, int64_t step)
 {
     if (sink->program && step == 1) {
-        GP_KERNEL(eltwise_run)(sink->program, sink->args, values, offset, offset + n);
+        gp_eltwise_run(sink->program, sink->args, values, offset, offset + n);
     } else if (sink->program) {
         for (int64_t i = 0; i < n; i++)
-            GP_KERNEL(eltwise_run)(sink->program, sink->args, values + i, offset + i * step, offset + i * step + 1);
+            gp_eltwise_run(sink->program, sink->args, values + i, offset + i * step, offset + i * step + 1);
     } else if (step != 1) {
         for (int64_t i = 0; i < n; i++)
             sink->dst[offset + i * step] = values[i];

@@ -10,11 +10,11 @@ static inline void gp_run_epilogue(const gp_eltwise *program, void *const *args,
                                    int64_t rows, int64_t cols, int64_t first, int64_t step)
 {
     if (ld == cols && step == cols) {
-        GP_KERNEL(eltwise_run)(program, args, tile, first, first + rows * cols);
+        gp_eltwise_run(program, args, tile, first, first + rows * cols);
         return;
     }
     for (int64_t r = 0; r < rows; ++r)
-        GP_KERNEL(eltwise_run)(program, args, tile + r * ld, first + r * step, first + r * step + cols);
+        gp_eltwise_run(program, args, tile + r * ld, first + r * step, first + r * step + cols);
 }
 
 #endif

@@ -103,7 +103,7 @@ static void store_rows(const gp_scores *s, const gp_side *side, int64_t offset, 
     for (int64_t i = 0; i < n; i++) {
         for (int64_t c = 0; c < depth; c++)
             row[c] = sum[c * LANES + i] * factor;
-        GP_KERNEL(store_row)((int)side->dtype, row, s->args[side->arg], offset + i * side->stride[ROW],
+        gp_store_row((int)side->dtype, row, s->args[side->arg], offset + i * side->stride[ROW],
                              side->stride[ELEMENT], depth);
     }
 }
@@ -144,7 +144,7 @@ static void store_scores(const attention_backward_params *p, const gp_scores *s,
     const gp_side *side = &p->d_scores;
     const int64_t offset = gp_offset_of(side, t->batch, t->head, t->query) + t->key * side->stride[ELEMENT];
     for (int64_t i = 0; side->arg >= 0 && i < t->queries; i++)
-        GP_KERNEL(store_row)((int)side->dtype, st->d_scores + i * LANES, s->args[side->arg],
+        gp_store_row((int)side->dtype, st->d_scores + i * LANES, s->args[side->arg],
                              offset + i * side->stride[ROW], side->stride[ELEMENT], t->keys);
 }
 

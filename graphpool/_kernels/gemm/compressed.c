@@ -305,7 +305,7 @@ static void many_rows(const gp_compressed_matmul *p, int column, int panels, int
         expand_panels(p, w, panels, width, first, count, room, panel_step);
         sink.is_first = first == 0;
         sink.is_last = first + count >= p->k;
-        GP_KERNEL(f32_group)(rows, column, count, a + first * p->a_col, p->a_row, p->a_col, room, panel_step, &sink);
+        gp_f32_group(rows, column, count, a + first * p->a_col, p->a_row, p->a_col, room, panel_step, &sink);
         first += count;
     } while (first < p->k);
 }

@@ -20,7 +20,7 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from .packed import TILE_PANELS, MatrixFormat, l2_nbytes, row_block, streams, worthwhile_cols
+from .packed import HAS_BF16, TILE_PANELS, MatrixFormat, l2_nbytes, row_block, streams, worthwhile_cols
 from .post_ops import NO_POST_OPS, PostOps
 from .problem import aligned, even_part
 
@@ -174,7 +174,7 @@ class CompressedFormat(MatrixFormat):
         m, n, k, panel, isa = problem.m, self.n, self.k, self.panel, self.isa
         _check(self, problem, post_ops)
         post = post_ops.float_fields(4 if self.zero is None else 3)
-        ndigits = 1 if int8 else _DIGITS if (isa or isas()[-1]) == "avx512_bf16" else 0
+        ndigits = 1 if int8 else _DIGITS if (isa or isas()[-1]) in HAS_BF16 else 0
         has_digits = ndigits > 0
         rows = least(row_block(m), _DIGIT_ROWS) if has_digits else row_block(m)
         unit, few = (panel, max(min(_WIDE, n // _LEAST_TASKS), 1)) if has_digits else (_unit(rows, panel), 1)

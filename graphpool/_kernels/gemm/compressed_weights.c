@@ -95,7 +95,7 @@ GP_DEFINE_KERNEL(f32_matmul_pack_scales)
         float *to = (float *)args[1] + j * p->ngroups;
         for (int64_t g = 0; g < p->ngroups; g++, to += width) {
             memset(to, 0, (size_t)width * sizeof *to);
-            GP_KERNEL(load_row)((int)p->dtype, to, args[0], g * p->group + j * p->col, p->col, cols);
+            gp_load_row((int)p->dtype, to, args[0], g * p->group + j * p->col, p->col, cols);
         }
     }
 }
@@ -120,7 +120,7 @@ GP_DEFINE_KERNEL(any_matmul_pack_zeros)
         int16_t *to = (int16_t *)args[1] + j * p->ngroups;
         for (int64_t g = 0; g < p->ngroups; g++, to += width) {
             float row[GP_PANEL] = {0};
-            GP_KERNEL(load_row)((int)p->dtype, row, args[0], g * p->group + j * p->col, p->col, cols);
+            gp_load_row((int)p->dtype, row, args[0], g * p->group + j * p->col, p->col, cols);
             for (int64_t c = 0; c < width; c++)
                 to[c] = (int16_t)((int16_t)row[c] + p->half);
         }

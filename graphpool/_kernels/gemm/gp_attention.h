@@ -69,7 +69,7 @@ static float gp_get_scalar(const gp_scalar *s, void *const *args)
 {
     float x = s->value;
     if (s->arg >= 0)
-        GP_KERNEL(load_row)((int)s->dtype, &x, args[s->arg], 0, 1, 1);
+        gp_load_row((int)s->dtype, &x, args[s->arg], 0, 1, 1);
     return x;
 }
 
@@ -120,11 +120,11 @@ static gp_rows gp_get_rows(const gp_side *s, void *const *args, int64_t offset, 
     cols = element ? cols : 1;
     if (row == 1 && element != 1) {
         for (int64_t c = 0; c < cols; c++)
-            GP_KERNEL(load_row)((int)s->dtype, room + c * rows, args[s->arg], offset + c * element, 1, rows);
+            gp_load_row((int)s->dtype, room + c * rows, args[s->arg], offset + c * element, 1, rows);
         return (gp_rows){room, 1, element ? rows : 0};
     }
     for (int64_t r = 0; r < rows; r++)
-        GP_KERNEL(load_row)((int)s->dtype, room + r * cols, args[s->arg], offset + r * row, element, cols);
+        gp_load_row((int)s->dtype, room + r * cols, args[s->arg], offset + r * row, element, cols);
     return (gp_rows){room, row ? cols : 0, element != 0};
 }
 

@@ -29,8 +29,10 @@ typedef struct {
 } gp_matrix;
 
 /* c = a * b by the own loops; `panel` has room for k * GP_PANEL_NBYTES bytes. */
-void GP_KERNEL(f32_gemm)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, float *c, int64_t ldc, float *panel);
-void GP_KERNEL(f64_gemm)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, double *c, int64_t ldc,
+#define gp_f32_gemm GP_OF(gemm_gemm, f32_gemm)
+void gp_f32_gemm(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, float *c, int64_t ldc, float *panel);
+#define gp_f64_gemm GP_OF(gemm_gemm, f64_gemm)
+void gp_f64_gemm(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, double *c, int64_t ldc,
                          double *panel);
 
 /* Copy rows x cols elements of `nbytes` bytes each; strides in elements. */
@@ -78,7 +80,7 @@ static inline char gp_blas_trans(gp_matrix a, int64_t rows, int64_t cols, gp_bla
         char trans_a = gp_blas_trans(a, m, k, &lda), trans_b = gp_blas_trans(b, k, n, &ldb);                           \
         real one = 1, zero = 0;                                                                                        \
         if (!gemm)                                                                                                     \
-            GP_KERNEL(own)(m, n, k, a, b, c, ldc, panel);                                                              \
+            own(m, n, k, a, b, c, ldc, panel);                                                                         \
         else if (k > 0)                                                                                                \
             (*(gemm_fn *)gemm)(&trans_b, &trans_a, &bn, &bm, &bk, &one, (real *)b.data, &ldb, (real *)a.data, &lda,    \
                                &zero, c, &bldc);                                                                       \
@@ -87,8 +89,8 @@ static inline char gp_blas_trans(gp_matrix a, int64_t rows, int64_t cols, gp_bla
                 memset(c + i * ldc, 0, (size_t)n * sizeof(real));                                                      \
     }
 
-GP_DEFINE_PRODUCT(gp_product_f32, f32_gemm, float, gp_sgemm_fn)
-GP_DEFINE_PRODUCT(gp_product_f64, f64_gemm, double, gp_dgemm_fn)
+GP_DEFINE_PRODUCT(gp_product_f32, gp_f32_gemm, float, gp_sgemm_fn)
+GP_DEFINE_PRODUCT(gp_product_f64, gp_f64_gemm, double, gp_dgemm_fn)
 
 /* The same in f32, `depth` terms at a time, or all where it is 0.
  *

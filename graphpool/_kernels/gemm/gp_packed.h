@@ -181,11 +181,13 @@ GP_INLINE gp_vi gp_splat_word(const char *p)
 
 /* c = a * b for the columns j .. j + cols - 1 of n, f32: j at the start of a panel, b the panels of all n columns, k not
  * split. A part of other kernels; strides in elements. */
-void GP_KERNEL(f32_panels)(int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t k, const float *a, int64_t a_row,
+#define gp_f32_panels GP_OF(gemm_packed, f32_panels)
+void gp_f32_panels(int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t k, const float *a, int64_t a_row,
                            const float *b, float *c, int64_t ldc);
 
 /* All rows of one group of panels, f32, for one part of k; column: 0 for half a panel, 1, 2, or 3 for four. */
-void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, int64_t a_row, int64_t a_col,
+#define gp_f32_group GP_OF(gemm_packed, f32_group)
+void gp_f32_group(int64_t rows, int column, int64_t k, const float *a, int64_t a_row, int64_t a_col,
                           const float *b, int64_t panel_step, const gp_packed_sink *sink);
 
 #endif

@@ -4,12 +4,12 @@
  * all rows, so that a group is read from memory once and then lies in L2. K is split only where a group would not fit
  * there, or where few results would make too few tasks: then a task is one part of k too, and dst has a matrix for each
  * part, to be added up later. A is read where it lies if its rows are words; else the task's rows become words in
- * scratch first.
+ * scratch first, or tiles where AMX multiplies them (gp_amx.h).
  *
  * args: a, packed b, scales of s8, then those of the post-ops. */
 #include "core/gp_convert.h"
+#include "gemm/gp_amx.h"
 #include "gemm/gp_batch.h"
-#include "gemm/gp_packed_tile.h"
 #include "gemm/gp_tile_table.h"
 #include "eltwise/gp_tile.h"
 
@@ -31,10 +31,12 @@ GP_RECORD(gp_packed_matmul, {
     gp_dynamic dynamic; /* s8 */
 });
 
-/* A matrix of words: byte strides. */
+/* A matrix of words: byte strides, on the average where they lie as tiles of AMX. */
 typedef struct {
     const char *data;
     int64_t row, col;
+    const int32_t *sums; /* of the rows of s8, less their zero point */
+    struct gp_amx_queue *queue; /* of tiles; else NULL */
 } gp_words;
 
 #define GP_PACKED_PARAMETERS                                                                                           \
@@ -50,16 +52,20 @@ typedef void(*gp_packed_fn) GP_PACKED_PARAMETERS;
 GP_DEFINE_TYPE(GP_PACKED_F32)
 GP_DEFINE_TYPE(GP_PACKED_BF16)
 GP_DEFINE_TYPE(GP_PACKED_S8)
+#if GP_HAS_AMX
+GP_DEFINE_FINISH(finish_GP_PACKED_BF16, GP_PACKED_BF16)
+GP_DEFINE_FINISH(finish_GP_PACKED_S8, GP_PACKED_S8)
+#endif
 
 static void bf16_words(const gp_packed_matmul *p, const char *a, int64_t first, int64_t k, uint16_t *words, float *row)
 {
     if (p->a_dtype == GP_BF16 && p->a_col == 1) {
         memcpy(words, (const uint16_t *)a + first, (size_t)k * 2);
     } else if (p->a_dtype == GP_F32 && p->a_col == 1) {
-        GP_KERNEL(store_row)(GP_BF16, (const float *)a + first, words, 0, 1, k);
+        gp_store_row(GP_BF16, (const float *)a + first, words, 0, 1, k);
     } else {
-        GP_KERNEL(load_row)((int)p->a_dtype, row, a, first, p->a_col, k);
-        GP_KERNEL(store_row)(GP_BF16, row, words, 0, 1, k);
+        gp_load_row((int)p->a_dtype, row, a, first, p->a_col, k);
+        gp_store_row(GP_BF16, row, words, 0, 1, k);
     }
 }
 
@@ -88,6 +94,20 @@ GP_INLINE int is_words(const enum gp_packed_type type, const gp_packed_matmul *p
     return p->a_dtype == GP_U8 && p->a_col == 1 && p->k % 4 == 0 && !p->dynamic.columns_arg;
 }
 
+/* k elements of a row of A as words, zeros behind them; returns the sum of s8, less their zero points. */
+GP_INLINE int32_t load_row_words(const enum gp_packed_type type, const gp_packed_matmul *p, const char *a, int64_t first,
+                                 int64_t k, int64_t words, int32_t a_zero, char *to, char *scratch)
+{
+    if (words)
+        memset(to + (words - 1) * 4, 0, 4);
+    if (type == GP_PACKED_BF16) {
+        bf16_words(p, a, first, k, (uint16_t *)to, (float *)(scratch + p->row_offset));
+        return 0;
+    }
+    const uint8_t flip = p->a_dtype == GP_S8 ? 0x80 : 0;
+    return (int32_t)(byte_words(k, (const uint8_t *)a + first, p->a_col, flip, (uint8_t *)to) - k * a_zero);
+}
+
 /* k elements of rows of A, from element `first` on, as the tiles read them; behind the words of s8, one s32 a
  * row. */
 GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_matmul *p, const char *a, int64_t first,
@@ -95,22 +115,37 @@ GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_ma
 {
     const int64_t nbytes = type == GP_PACKED_F32 ? 4 : type == GP_PACKED_BF16 ? 2 : 1;
     if (is_words(type, p))
-        return (gp_words){a + first * nbytes, p->a_row * nbytes, p->a_col * 4};
+        return (gp_words){.data = a + first * nbytes, .row = p->a_row * nbytes, .col = p->a_col * 4};
     char *to = scratch + p->words_offset;
-    int32_t *row_sum = (int32_t *)(to + p->row_block * words * 4);
-    const uint8_t flip = p->a_dtype == GP_S8 ? 0x80 : 0;
-    for (int64_t i = 0; i < rows; i++, first += p->a_row, to += words * 4) {
-        if (words)
-            memset(to + (words - 1) * 4, 0, 4);
-        if (type == GP_PACKED_BF16) {
-            bf16_words(p, a, first, k, (uint16_t *)to, (float *)(scratch + p->row_offset));
-            continue;
-        }
-        const int64_t sum = byte_words(k, (const uint8_t *)a + first, p->a_col, flip, (uint8_t *)to);
-        row_sum[i] = (int32_t)(sum - k * a_zero);
-    }
-    return (gp_words){scratch + p->words_offset, words * 4, 4};
+    int32_t *sums = (int32_t *)(to + p->row_block * words * 4);
+    for (int64_t i = 0; i < rows; i++, first += p->a_row, to += words * 4)
+        sums[i] = load_row_words(type, p, a, first, k, words, a_zero, to, scratch);
+    return (gp_words){.data = scratch + p->words_offset, .row = words * 4, .col = 4, .sums = sums};
 }
+
+#if GP_HAS_AMX
+/* The same as tiles. Rows that are no words become such one by one. */
+GP_INLINE gp_words load_tiles(const enum gp_packed_type type, const gp_packed_matmul *p, const char *a, int64_t first,
+                              int64_t rows, int64_t k, int64_t words, int32_t a_zero, char *scratch,
+                              gp_amx_queue *queue)
+{
+    const int64_t nbytes = type == GP_PACKED_BF16 ? 2 : 1, depth = gp_amx_depth(words);
+    char *tiles = scratch + p->words_offset;
+    char *line = tiles + gp_amx_depth(p->row_block) * depth * GP_AMX_NBYTES;
+    int32_t *sums = (int32_t *)(line + words * 4);
+    gp_amx_piece *pieces = (gp_amx_piece *)(sums + p->row_block + p->row_block % 2);
+    const int64_t start = 0, count = gp_amx_find_pieces(&start, 1, words, pieces);
+    for (int64_t i = 0; i < rows; i++, first += p->a_row) {
+        const char *row = a + first * nbytes;
+        if (!is_words(type, p)) {
+            sums[i] = load_row_words(type, p, a, first, k, words, a_zero, line, scratch);
+            row = line;
+        }
+        gp_amx_pack_row(row, pieces, count, words, i, depth, tiles);
+    }
+    return (gp_words){tiles, depth * GP_AMX_NBYTES / GP_AMX_ROWS, GP_AMX_NBYTES / GP_AMX_WORDS, sums, queue};
+}
+#endif
 
 /* Which words along k are summed: `count` from `first` on, `block` at a time, of the `all` that a panel has. */
 typedef struct {
@@ -121,6 +156,16 @@ typedef struct {
 static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows, int64_t words, gp_words a,
                        const float *b, int64_t panel_step, gp_packed_sink sink)
 {
+#if GP_HAS_AMX
+    if (a.queue) {
+        const int64_t next = GP_AMX_ROWS * a.row;
+        if (tiles == tiles_GP_PACKED_S8)
+            gp_amx_multiply(GP_PACKED_S8, rows, column, words, a.data, next, b, panel_step, sink, a.queue);
+        else
+            gp_amx_multiply(GP_PACKED_BF16, rows, column, words, a.data, next, b, panel_step, sink, a.queue);
+        return;
+    }
+#endif
     const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
     for (int64_t left = ntiles; left; left--) {
         const int64_t height = (rows + left - 1) / left;
@@ -167,18 +212,18 @@ static void block(const gp_packed_fn (*tiles)[4], int64_t rows, int64_t j, int64
     }
 }
 
-void GP_KERNEL(f32_panels)(int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t k, const float *a, int64_t a_row,
+void gp_f32_panels(int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t k, const float *a, int64_t a_row,
                            const float *b, float *c, int64_t ldc)
 {
-    const gp_words words = {(const char *)a, a_row * 4, 4};
+    const gp_words words = {.data = (const char *)a, .row = a_row * 4, .col = 4};
     const gp_packed_sink sink = {.c = c, .ldc = ldc, .lo = -INFINITY, .hi = INFINITY};
     block(tiles_GP_PACKED_F32, rows, j, cols, n, (gp_depth){k, 0, k, k > 1 ? k : 1}, words, b, sink);
 }
 
-void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, int64_t a_row, int64_t a_col,
+void gp_f32_group(int64_t rows, int column, int64_t k, const float *a, int64_t a_row, int64_t a_col,
                           const float *b, int64_t panel_step, const gp_packed_sink *sink)
 {
-    group_rows(tiles_GP_PACKED_F32, column, rows, k, (gp_words){(const char *)a, a_row * 4, a_col * 4}, b, panel_step,
+    group_rows(tiles_GP_PACKED_F32, column, rows, k, (gp_words){.data = (const char *)a, .row = a_row * 4, .col = a_col * 4}, b, panel_step,
                *sink);
 }
 
@@ -188,7 +233,7 @@ void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, i
 static gp_words prepare_pairs(const gp_packed_matmul *p, gp_words a, int64_t rows, int64_t words, int32_t a_zero,
                               char *scratch, gp_packed_sink *sink)
 {
-    const gp_words shifted = {scratch + p->words_offset, words * 4, 4};
+    const gp_words shifted = {.data = scratch + p->words_offset, .row = words * 4, .col = 4};
     const int is_shifted = a_zero >= GP_LEAST_ZERO && rows >= GP_PAIR_ROWS && words >= GP_PAIR_WORDS;
     const gp_words result = is_shifted ? shifted : a;
     uint8_t *largest = (uint8_t *)scratch + p->largest_offset;
@@ -230,7 +275,15 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     const float *b = (const float *)((const char *)args[1] + at[GP_B]);
     const int64_t k = gp_min(p->k - first * in_word, depth.count * in_word);
     const int32_t a_zero = type == GP_PACKED_S8 ? gp_dynamic_zero(&p->dynamic, args, p->a_dtype, p->a_zero) : 0;
-    gp_words a = load_words(type, p, args[0], at[GP_A], rows, k, depth.count, a_zero, scratch);
+    gp_words a;
+#if GP_HAS_AMX
+    gp_amx_queue queue;
+    gp_amx_start(&queue, type == GP_PACKED_S8 ? finish_GP_PACKED_S8 : finish_GP_PACKED_BF16);
+    if (gp_takes_amx(type, rows))
+        a = load_tiles(type, p, args[0], at[GP_A], rows, k, depth.count, a_zero, scratch, &queue);
+    else
+#endif
+        a = load_words(type, p, args[0], at[GP_A], rows, k, depth.count, a_zero, scratch);
     gp_packed_sink sink = GP_MAKE_SINK(p, args, at[GP_DST] + i * p->dst_row + j, p->dst_row,
                                        at[GP_RESIDUAL] + i * p->residual_row + j, p->residual_row, j, cols, scratch);
     const float *tile = sink.c;
@@ -242,7 +295,7 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
             const int32_t *zeros = args[p->dynamic.columns_arg];
             sink.col_zero = p->has_one_zero ? NULL : zeros + j;
             sink.b_zero = zeros[0];
-            sink.row_sum = (const int32_t *)(a.data + p->row_block * depth.count * 4);
+            sink.row_sum = a.sums;
         }
 #if GP_HAS_PAIRS
         a = prepare_pairs(p, a, rows, words, a_zero, scratch, &sink);
@@ -261,6 +314,9 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
         sink.c = NULL;
     }
     block(tiles, rows, j, cols, p->n, depth, a, b, sink);
+#if GP_HAS_AMX
+    gp_amx_finish_all(&queue);
+#endif
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, tile, sink.ldc, rows, cols,
                         (batch * p->m + i) * p->n + j, p->n);
@@ -271,11 +327,13 @@ GP_INLINE void run(const enum gp_packed_type type, const gp_packed_fn (*tiles)[4
 {
     const int64_t row_blocks = (p->m + p->row_block - 1) / p->row_block;
     const int64_t col_blocks = (p->n + p->col_block - 1) / p->col_block;
+    gp_amx_begin(type);
     for (int64_t t = begin; t < end; ++t) {
         const int64_t tile = t / p->parts;
         task(type, tiles, p, args, tile / col_blocks / row_blocks, tile / col_blocks % row_blocks * p->row_block,
              tile % col_blocks * p->col_block, t % p->parts, scratch);
     }
+    gp_amx_end(type);
 }
 
 GP_DEFINE_KERNEL(f32_matmul_packed) { run(GP_PACKED_F32, tiles_GP_PACKED_F32, params, args, begin, end, scratch); }

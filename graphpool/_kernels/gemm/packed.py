@@ -39,7 +39,10 @@ DEPTH = {"f32": 1, "bf16": 2, "s8": 4}
 _A_DTYPES = {"f32": ("f32",), "bf16": ("f32", "bf16", "f16"), "s8": ("u8", "s8")}
 """Types of the activations for each type of weights."""
 
-LANES = {"avx512_bf16": 16, "avx512": 16, "avx2_vnni": 8, "avx2": 8, "neon_dotprod": 4, "neon": 4, "generic": 4}
+LANES = {
+    "avx512_amx": 16, "avx512_bf16": 16, "avx512": 16, "avx2_vnni": 8, "avx2": 8,
+    "neon_dotprod": 4, "neon": 4, "generic": 4,
+}  # fmt: skip
 """Columns of a vector (``GP_VL``)."""
 
 _SHIFTED_WORDS = 32
@@ -48,14 +51,21 @@ _SHIFTED_WORDS = 32
 _HAS_PAIRS = ("generic", "avx2", "avx512") if platform.machine().lower() in ("x86_64", "amd64") else ()
 """Instruction sets that add products of bytes in s16 (``GP_HAS_PAIRS``)."""
 
+HAS_BF16 = ("avx512_bf16", "avx512_amx")
+"""Instruction sets that multiply bf16, and bytes too."""
+
+_AMX_ROWS, _AMX_WORDS, _AMX_NBYTES, _PIECE_NBYTES = 16, 16, 1024, 24
+"""``GP_AMX_ROWS``, ``GP_AMX_WORDS``, ``GP_AMX_NBYTES``, and the size of ``gp_amx_piece``."""
+
 TILE_ROWS, TILE_PANELS, _PACK_PANELS = 6, 4, 4
 """``GP_TILE_ROWS``, ``GP_TILE_PANELS`` and ``GP_PACK_PANELS``."""
 
 _MAX_S8_K = 2**15
 """Terms up to which the sum of (a - zero)(b - zero) fits s32 whatever the operands."""
 
-MOST_ROWS = 96
-"""Rows of a task: enough to hide that a panel comes from L3, few enough to share a product among many threads."""
+MOST_ROWS, _MOST_AMX_ROWS = 96, 256
+"""Rows of a task, without and with tiles, which are faster: enough to hide that a panel comes from L3, few enough to
+share a product among many threads."""
 
 _LEAST_WORK = 2**18
 """Multiply-adds (rows counted as 4 at least) of a task, about 5 microseconds, so that handing it out costs little."""
@@ -90,6 +100,17 @@ def pair_count(words: int, dtype: str, isa: str | None) -> int:
 def shift_count(words: int, dtype: str, isa: str | None) -> int:
     """Words of the shifts of a row of so many, two groups each: where there are limits of pairs."""
     return -(-words // _SHIFTED_WORDS) if pair_count(2, dtype, isa) else 0
+
+
+def has_amx(isa: str | None) -> bool:
+    """Whether an instruction set, by default the best one, multiplies tiles (``GP_HAS_AMX``)."""
+    return (isa or isas()[-1]) == "avx512_amx"
+
+
+def tiles_nbytes(rows: int, words: int, runs: int) -> int:
+    """Of rows of so many words of bf16 or s8, in so many runs, as tiles of AMX, and of their pieces. Unit: bytes."""
+    depth = -(-words // _AMX_WORDS)
+    return -(-rows // _AMX_ROWS) * depth * _AMX_NBYTES + (depth + runs) * _PIECE_NBYTES
 
 
 def pairs_nbytes(count: int, pairs: int) -> int:
@@ -308,17 +329,22 @@ def _check_types(weights: PackedFormat, problem: MatmulProblem) -> None:
 def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: bytes) -> KernelCall:
     """Blocks, parts of scratch and parameter block of a problem."""
     part_words, n, k, panel, dtype = values["part_words"], weights.n, weights.k, weights.panel, weights.dtype
-    rows = row_block(p.m)
+    is_tiled = has_amx(weights.isa) and dtype != "f32"
+    rows = row_block(p.m, _MOST_AMX_ROWS, 2 * _AMX_ROWS) if is_tiled else row_block(p.m)
     row_blocks = p.matrices * -(-p.m // rows)
     cols = _col_block(n, k, rows, row_blocks, panel, dtype != "f32", bool(epilogue))
     word_block = _word_block(rows, part_words, panel)
     partial_offset = aligned(rows * cols * 4) if values["tile_in_scratch"] else 0
-    words_offset = partial_offset + choose(part_words, word_block, 0, rows * TILE_PANELS * panel * 4)
-    row_offset = words_offset + (0 if dtype == "f32" else aligned(rows * (part_words + 1) * 4))
+    partial_rows = -(-rows // _AMX_ROWS) * _AMX_ROWS if is_tiled else rows
+    words_offset = partial_offset + choose(part_words, word_block, 0, partial_rows * TILE_PANELS * panel * 4)
+    row_offset = words_offset
+    if dtype != "f32":
+        tiles = tiles_nbytes(rows, part_words, 1) + (part_words + 1) * 4 if is_tiled else rows * part_words * 4
+        row_offset += aligned(tiles + rows * 4)
     largest_offset = row_offset + (k * 4 if dtype == "bf16" else 0)
-    tiles = -(-rows // TILE_ROWS)
-    shift_offset = largest_offset + aligned(pairs_nbytes(tiles, pair_count(part_words, dtype, weights.isa)))
-    shifts_nbytes = tiles * shift_count(part_words, dtype, weights.isa) * 4
+    ntiles = -(-rows // TILE_ROWS)
+    shift_offset = largest_offset + aligned(pairs_nbytes(ntiles, pair_count(part_words, dtype, weights.isa)))
+    shifts_nbytes = ntiles * shift_count(part_words, dtype, weights.isa) * 4
     fields = p.fields(weights.pitch) | values | {
         "largest_offset": largest_offset, "shift_offset": shift_offset,
         "n": n, "k": k, "row_block": rows, "col_block": cols, "word_block": word_block, "residual_row": p.rows[2],
@@ -330,9 +356,9 @@ def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: b
     )  # fmt: skip
 
 
-def row_block(m: int, most: int = MOST_ROWS) -> int:
-    """Rows of a task, about `most`: even parts, in whole tiles where there are several."""
-    return least(even_part(m, largest(-(-m // most), 1), TILE_ROWS), largest(m, 1))
+def row_block(m: int, most: int = MOST_ROWS, unit: int = TILE_ROWS) -> int:
+    """Rows of a task, about `most`: even parts, in whole units where there are several."""
+    return least(even_part(m, largest(-(-m // most), 1), unit), largest(m, 1))
 
 
 def streams(rows: int) -> int:

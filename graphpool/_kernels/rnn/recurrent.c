@@ -149,7 +149,7 @@ static void product(const recurrent_task *t)
     if (p->scales_arg)
         byte_product(t);
     else
-        GP_KERNEL(f32_panels)(t->rows, 0, p->first, p->first, p->hidden, t->h, p->state_pitch,
+        gp_f32_panels(t->rows, 0, p->first, p->first, p->hidden, t->h, p->state_pitch,
                               (const float *)t->panels, t->sums, p->pitch);
 }
 
@@ -269,7 +269,7 @@ static void run_step(const recurrent_task *t, int64_t step)
         for (int64_t row = 0; row < t->rows; row++)
             gru_gates(t, row, given + row * pitch);
     if (p->second)
-        GP_KERNEL(f32_panels)(t->rows, 0, p->second, p->second, p->hidden, t->other, p->state_pitch,
+        gp_f32_panels(t->rows, 0, p->second, p->second, p->hidden, t->other, p->state_pitch,
                               (const float *)(t->panels + p->second_at), t->sums + p->first, p->pitch);
     for (int64_t row = 0; row < t->rows; row++, given += pitch, y += p->hidden) {
         if (step >= length_of(t, row)) {

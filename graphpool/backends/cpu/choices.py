@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ... import config
 from ..._kernels.core._dispatch import isas
+from ..._kernels.gemm.packed import HAS_BF16
 from ...errors import InvalidOpError, explain
 from ...graph.schema import get_schema
 from ...typing import DataType
@@ -53,4 +54,4 @@ def forced(kind: str) -> str:
 
 def allows_bf16(fpmath: str, operands: set[DataType]) -> bool:
     """Whether a product may round f32 operands to bf16: the float mode allows it, and an instruction gains by it."""
-    return fpmath in _BF16_MODES and operands <= {DataType.F32, DataType.BF16} and isas()[-1] == "avx512_bf16"
+    return fpmath in _BF16_MODES and operands <= {DataType.F32, DataType.BF16} and isas()[-1] in HAS_BF16

@@ -10,7 +10,7 @@ from graphpool._kernels.core import _dispatch
 from graphpool.errors import InvalidArgumentError, UnsupportedError
 from tests.helpers.products import matmul
 
-ORDER = ["generic", "neon", "neon_dotprod", "avx2", "avx2_vnni", "avx512", "avx512_bf16"]
+ORDER = ["generic", "neon", "neon_dotprod", "avx2", "avx2_vnni", "avx512", "avx512_bf16", "avx512_amx"]
 
 
 def _unit():

@@ -25,6 +25,7 @@ def run(tmp_path_factory):
     library = tmp_path_factory.mktemp("epilogue") / "eltwise.so"
     sources = [FOLDER / "eltwise" / "eltwise.c", FOLDER / "core" / "convert.c"]
     flags = ["-O1", "-std=c11", "-shared", "-fPIC", "-DGP_ISA=plain", f"-I{FOLDER}"]
+    flags += [f"-DGP_ISA_{source}=plain" for source in ("core_convert", "eltwise_eltwise")]
     subprocess.run([compiler, *flags, *sources, "-lm", "-o", library], check=True)
     function = ctypes.CDLL(str(library)).gp_eltwise_run__plain
 

@@ -8,13 +8,14 @@ from onnx import helper
 import graphpool as gp
 from graphpool import config
 from graphpool._kernels.core._dispatch import isas
+from graphpool._kernels.gemm.packed import HAS_BF16
 from graphpool.backends.cpu import CpuBackend
 from graphpool.cache import constant_tensor_cache
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.onnx_models import make_model, random_array
 from tests.helpers.partitions import check_graph
 
-HAS_BF16 = isas()[-1] == "avx512_bf16"
+HAS_BF16 = isas()[-1] in HAS_BF16
 needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="float modes change nothing without AVX512-BF16")
 
 

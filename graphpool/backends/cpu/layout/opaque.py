@@ -29,7 +29,7 @@ PADDED_ROWS = (1 << 4) | BACKEND_ID
 LINE_NBYTES = 64
 _MOST_NBYTES = 2**62
 
-ISAS = ("generic", "neon", "avx2", "avx2_vnni", "avx512", "avx512_bf16", "neon_dotprod")
+ISAS = ("generic", "neon", "avx2", "avx2_vnni", "avx512", "avx512_bf16", "neon_dotprod", "avx512_amx")
 """By their number in ids: new ones come last."""
 
 VERSION = 2

@@ -9,6 +9,7 @@ import pytest
 import graphpool as gp
 from graphpool import config
 from graphpool._kernels.core import _dispatch
+from graphpool._kernels.gemm.packed import HAS_BF16
 from graphpool.backends.cpu.layout.opaque import VERSION
 from graphpool.cache import constant_tensor_cache
 from tests.cases.graphs import GraphBuilder
@@ -252,7 +253,7 @@ def test_rounded_weights_have_no_inverse(engine):
     builder = graph(fpmath="bf16")
     run = Run(builder, engine, convolution(builder))
     [wanted] = run.check(is_exact=False)
-    if ISAS[-1] == "avx512_bf16":
+    if ISAS[-1] in HAS_BF16:
         with pytest.raises(gp.UnsupportedError, match=r"unpacking f32 weights.*bf16 panels"):
             reorder(engine, run.packed[wanted.id], wanted.replace(layout="strided"))
         strict = graph()
@@ -425,6 +426,7 @@ DIGESTS = {
     "avx2_vnni": "c1b02bf3a0e0982f",
     "avx512": "d9d30d5597996d11",
     "avx512_bf16": "3ce643adfd484b0f",
+    "avx512_amx": "3ce643adfd484b0f",
 }
 """Of all packed weights below, version 2, but Winograd's, which compilers round in their ways.
 
