@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .planner import BufferInfo, MemoryPlan
+from .planner import BufferInfo, MemoryPlan
 
 
 def check_plan(plan: MemoryPlan, buffers: Iterable[BufferInfo], alignment: int = 1) -> None:
@@ -26,13 +23,16 @@ def check_plan(plan: MemoryPlan, buffers: Iterable[BufferInfo], alignment: int =
     Raises
     ------
     InvalidArgumentError
-        The plan is wrong; the message names the buffers.
+        The plan is wrong, and the message names the buffers; or an argument is of another type.
 
     Notes
     -----
     Threads: safe. Cost: O(n * n) pairs, in Python.
     """
-    items = list(buffers)
+    items = list(buffers) if isinstance(plan, MemoryPlan) and isinstance(buffers, Iterable) else [None]
+    if not all(isinstance(item, BufferInfo) for item in items):
+        got = f"{brief(plan)} and {brief(buffers)}"
+        raise InvalidArgumentError(explain("check_plan", accepted="a MemoryPlan, then BufferInfos", got=got))
     if {item.id for item in items} != set(plan.offsets):
         raise InvalidArgumentError(explain("the plan is for other buffers"))
     for item in items:

@@ -43,6 +43,14 @@ def test_names_what_is_wrong(offsets, message):
         check_plan(moved(**offsets), BUFFERS)
 
 
+@pytest.mark.parametrize(
+    "arguments", [(BUFFERS, plan(BUFFERS)), (None, BUFFERS), (plan(BUFFERS), [1]), (plan(BUFFERS), 5)]
+)
+def test_arguments_of_other_types_are_refused(arguments):
+    with pytest.raises(InvalidArgumentError, match="check_plan; accepted: a MemoryPlan, then BufferInfos; got: "):
+        check_plan(*arguments)
+
+
 def test_alignment_of_the_arena_is_checked():
     with pytest.raises(InvalidArgumentError, match="not aligned"):
         check_plan(moved(b=104), BUFFERS, alignment=64)
