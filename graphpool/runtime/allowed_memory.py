@@ -104,6 +104,14 @@ def parse_memory_limit(value: int | str | None) -> MemoryLimit:
         return MemoryLimit(parse_nbytes(value, auto=True), False)
     allowed = allowed_memory()
     nbytes = allowed.auto_nbytes if is_auto else parse_nbytes(value, whole_nbytes=allowed.nbytes, auto=True)
+    if nbytes <= 0 and not is_auto:
+        raise InvalidArgumentError(
+            explain(
+                f"memory_limit {value!r} leaves nothing",
+                accepted='more than "0%"',
+                got=f"{nbytes} of {allowed.nbytes} bytes ({allowed.source})",
+            )
+        )
     if nbytes <= 0:
         raise InvalidArgumentError(
             explain(

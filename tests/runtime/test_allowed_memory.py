@@ -124,6 +124,13 @@ def test_what_is_no_limit_is_refused(container, value):
         gp.Engine(memory_limit=value)
 
 
+@pytest.mark.parametrize("value", ["0%", "0.0000000001%"])
+def test_a_share_that_is_nothing_is_refused_as_such(container, value):
+    wanted = rf"'{value}' leaves nothing; accepted: more than \"0%\"; got: 0 of"
+    with pytest.raises(gp.InvalidArgumentError, match=wanted):
+        gp.Engine(memory_limit=value)
+
+
 def test_a_container_that_is_too_small_for_the_process_is_named(container):
     (container / "a/memory.max").write_text(str(120 * MIB))
     with pytest.raises(gp.InvalidArgumentError, match=r"leaves nothing.*memory\.max"):
