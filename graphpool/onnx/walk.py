@@ -250,9 +250,9 @@ class Walk:
         if results is None:
             results = self._express(node, inputs) or self._follow_sizes(node, inputs)
         if results is None:
-            refusal = self._refusal  # says more than that of an op of ONNX's definition
+            refusal, misfit = self._refusal, self._misfit  # say more than those of an op of ONNX's definition
             results = self._expand(path, node, inputs)
-            self._refusal = refusal or self._refusal
+            self._refusal, self._misfit = refusal or self._refusal, misfit or self._misfit
         if results is None:
             results = self._leave_to_host(node, inputs, captured)
         return results
@@ -552,7 +552,8 @@ _SIZE_PORTS = {
 
 _STRICT = frozenset({
     "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace", "Expand", "GatherElements", "GatherND", "Gemm",
-    "QLinearConv", "Reshape", "ScatterElements", "ScatterND", "SpaceToDepth", "TopK",
+    "QLinearConv", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
+    "ReduceProd", "ReduceSum", "ReduceSumSquare", "Reshape", "ScatterElements", "ScatterND", "SpaceToDepth", "TopK",
 })  # fmt: skip
 """Ops that are invalid where our ops refuse their shapes, or sizes that are attributes there: nothing runs these."""
 

@@ -249,6 +249,22 @@ def test_attributes_that_do_not_fit_name_the_node(kind, shape, attributes, expec
         gp.onnx.load(model)
 
 
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceL2", "ReduceLogSumExp", "ReduceMax"])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_axes_that_repeat_name_the_node(kind, is_constant):
+    x, axes = random_array((2, 3, 4)), np.array([1, -2])
+    model = node_model(kind, [x, axes[:1]])[0]
+    if is_constant:
+        model.graph.initializer.append(numpy_helper.from_array(axes, model.graph.input.pop().name))
+        given = {"x0": x}
+    else:
+        model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 2
+        given = {"x0": x, "x1": axes}
+    wanted = rf"node 'the_{kind}' \({kind}\).*\"axes\" names an axis twice; accepted: distinct axes; got: \(1, -2\)"
+    with pytest.raises(gp.InvalidShapeError, match=wanted), gp.onnx.load(model) as loaded:
+        loaded.run(given)
+
+
 BOXES = [np.zeros((1, 2, 4)), np.zeros((1, 1, 2)), np.array([1])]
 
 
