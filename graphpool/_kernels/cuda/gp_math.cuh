@@ -57,7 +57,11 @@ GP_OP gp_clamp(GP_REG x, GP_REG low, GP_REG high) {
 GP_OP gp_hard_swish(GP_REG x) { return x * (gp_clamp(x + 3, 0, 6) * ((GP_REG)1 / 6)); }
 GP_OP gp_elu(GP_REG x, GP_REG alpha, GP_REG) { return x < 0 ? alpha * GP_F(expm1)(x) : x; }
 GP_OP gp_leaky_relu(GP_REG x, GP_REG alpha, GP_REG) { return x < 0 ? alpha * x : x; }
-GP_OP gp_quantize(GP_REG x, GP_REG scale, GP_REG zero_point) { return gp_round(x / scale) + zero_point; }
+GP_OP gp_quantize(GP_REG x, GP_REG scale, GP_REG zero_point)
+{
+    const GP_REG rounded = gp_round(x / scale) + zero_point;
+    return rounded == rounded ? rounded : 0; /* of NaN, as a store of integers has it */
+}
 GP_OP gp_dequantize(GP_REG x, GP_REG scale, GP_REG zero_point) { return (x - zero_point) * scale; }
 GP_OP gp_quantize_by(GP_REG x, GP_REG scale, GP_REG zero_point) { return gp_quantize(x, scale, zero_point); }
 GP_OP gp_dequantize_by(GP_REG x, GP_REG scale, GP_REG zero_point) { return gp_dequantize(x, scale, zero_point); }

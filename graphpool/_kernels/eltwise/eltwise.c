@@ -13,6 +13,12 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
     gp_store_row(dtype, values, memory, offset, stride, n);
 }
 
+/* NaN quantised, as a store of integers has it. */
+static inline float zero_of_nan(float x)
+{
+    return x == x ? x : 0;
+}
+
 /* NaN passes through RELU, CLAMP, MAX and MIN. */
 #define GP_OPS(X)                                                                                                      \
     GP_OPS_OF_ALL_TYPES(X)                                                                                             \
@@ -20,7 +26,7 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
     X(ABS, fabsf(x))                                                                                                   \
     X(RELU, x < 0 ? 0.0f : x)                                                                                          \
     X(ROUND, rintf(x))                                                                                                 \
-    X(QUANTIZE, rintf(x / alpha) + beta)                                                                               \
+    X(QUANTIZE, zero_of_nan(rintf(x / alpha) + beta))                                                                  \
     X(DEQUANTIZE, (x - beta) * alpha)                                                                                  \
     X(SQRT, sqrtf(x))                                                                                                  \
     X(LEAKY_RELU, x < 0 ? alpha * x : x)                                                                               \
@@ -37,7 +43,7 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
     X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                                                           \
     X(POW, gp_pow(x, y))                                                                                               \
     X(PRELU, x > 0 ? x : x * y)                                                                                        \
-    X(QUANTIZE_BY, rintf(x / y) + z)                                                                                   \
+    X(QUANTIZE_BY, zero_of_nan(rintf(x / y) + z))                                                                      \
     X(DEQUANTIZE_BY, (x - z) * y)                                                                                      \
     X(FMA, GP_FMA(x, y, z))
 

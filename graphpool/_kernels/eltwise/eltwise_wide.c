@@ -163,6 +163,11 @@ static inline int64_t power_of(int64_t x, int64_t y)
 /* ---- f64 ---- */
 
 /* Limited to [lo, hi]; NaN stays. */
+static inline double zero_of_nan(double x)
+{
+    return x == x ? x : 0;
+}
+
 static inline double clamp(double x, double lo, double hi)
 {
     const double above = x < lo ? lo : x;
@@ -235,7 +240,7 @@ static inline float to_odd(double x)
     X(FMOD, fmod(x, y))                                                                                                \
     X(POW, pow(x, y))                                                                                                  \
     X(POW_SCALAR, pow(x, beta))                                                                                        \
-    X(QUANTIZE_BY, rint(x / y) + z)                                                                                    \
+    X(QUANTIZE_BY, zero_of_nan(rint(x / y) + z))                                                                       \
     X(DEQUANTIZE_BY, (x - z) * y)                                                                                      \
     X(ABS, fabs(x))                                                                                                    \
     X(EXP, exp(x))                                                                                                     \

@@ -4,7 +4,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import graphpool as gp
-from tests.helpers.onnx_models import assert_close, check_against_evaluator, node_model, random_array
+from tests.helpers.onnx_models import assert_close, check_against_evaluator, make_model, node_model, random_array
 
 X = random_array((3, 4, 5)) * 4
 
@@ -47,6 +47,24 @@ def test_an_infinite_scale(point, is_constant):
     shifted = q.astype("float32") - (point or 0)
     expected = np.select([shifted > 0, shifted < 0], [np.inf, -np.inf], np.nan)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+@pytest.mark.parametrize("point", [None, 5])
+def test_nan_is_quantised_to_0_where_the_bytes_are_never_stored(shape, point):
+    """As it is where they are: the two nodes run as one kernel with what follows."""
+    names, arrays = ["s"], [np.full(shape, 0.5, np.float32)]
+    if point is not None:
+        names, arrays = ["s", "p"], [*arrays, np.full(shape, point, np.int8)]
+    q = helper.make_node("QuantizeLinear", ["x", *names], ["q"], axis=1, **({} if names[1:] else {"output_dtype": 3}))
+    nodes = [q, helper.make_node("DequantizeLinear", ["q", *names], ["d"], axis=1)]
+    nodes.append(helper.make_node("Add", ["d", "d"], ["y"]))
+    x = np.array([[np.nan, np.inf, -np.inf, 1.0]], np.float32)
+    model = make_model(nodes, {"x": np.ones_like(x)}, ["y"], dict(zip(names, arrays, strict=True)))
+    with gp.onnx.load(model, fallback=False) as loaded:
+        [found] = loaded.run({"x": x}).values()
+    point = point or 0
+    np.testing.assert_array_equal(found, [[0 - point, 127 - point, -128 - point, 2]])
 
 
 @pytest.mark.parametrize("is_constant", [True, False])

@@ -160,12 +160,14 @@ def _dynamic_quantize(region: Region, op: Op) -> Any:
 
 def _round_to(region: Region, dtype: DataType, x: Any, scale: Any, zero_point: Any) -> Any:
     """x / scale + zp within the range of the type; the store rounds to f8."""
-    scaled = region.binary("div", x, scale)
+    const = region.builder.const
+    if zero_point is not None or dtype in F8_LIMITS:
+        x, scale = region.binary("div", x, scale), const(1.0)
     if zero_point is not None:
-        scaled = region.binary("add", scaled, zero_point)
+        x = region.binary("add", x, zero_point)
     if dtype not in F8_LIMITS:
-        scaled = region.unary("round", scaled)
-    return region.unary("clamp", scaled, *_limits(dtype))
+        x = region.builder.ternary("quantize_by", x, scale, const(0.0))
+    return region.unary("clamp", x, *_limits(dtype))
 
 
 def _limits(dtype: DataType) -> tuple[float, float]:
