@@ -37,8 +37,8 @@ def as_bytes(rows: Array) -> Array:
     return (np.clip(np.rint(rows / scale) + point, 0, 255) - point) * float(scale)
 
 
-def step(attrs: Attrs, acts: list[Any], given: Array, states: list[Array], own: list[Array]) -> Any:
-    """The states after a step from h, what gates read of it, and c; `own` are weights, biases and peepholes."""
+def step(attrs: Attrs, acts: list[Any], given: Array, states: list[Array], own: list[Any]) -> Any:
+    """The states after a step from h, what gates read of it, and c; `own` are weights, biases and peepholes or None."""
     (h, read, c), (weights, bias, peep) = states, own
     size, cell, limit = h.shape[-1], attrs["cell"], attrs.get("clip", math.inf)
 
@@ -48,6 +48,9 @@ def step(attrs: Attrs, acts: list[Any], given: Array, states: list[Array], own: 
     def act(k: int, x: Array) -> Array:
         return acts[k](np.clip(x, -limit, limit))
 
+    def seen(k: int, cell: Array) -> Any:
+        return 0.0 if peep is None else peep[k * size : (k + 1) * size] * cell
+
     x = [given[k * size : (k + 1) * size] for k in range(GATES[cell])]
     if cell == "rnn":
         return act(0, x[0] + gate(0, read)), c
@@ -55,10 +58,10 @@ def step(attrs: Attrs, acts: list[Any], given: Array, states: list[Array], own: 
         z, r = act(0, x[0] + gate(0, read)), act(0, x[1] + gate(1, read))
         inner = r * gate(2, read) if attrs["linear_before_reset"] else gate(2, r * h)
         return (1 - z) * act(1, x[2] + inner) + z * h, c
-    i = act(0, x[0] + gate(0, read) + peep[:size] * c)
-    f = 1 - i if attrs["input_forget"] else act(0, x[2] + gate(2, read) + peep[2 * size :] * c)
+    i = act(0, x[0] + gate(0, read) + seen(0, c))
+    f = 1 - i if attrs["input_forget"] else act(0, x[2] + gate(2, read) + seen(2, c))
     c = f * c + i * act(1, x[3] + gate(3, read))
-    o = act(0, x[1] + gate(1, read) + peep[size : 2 * size] * c)
+    o = act(0, x[1] + gate(1, read) + seen(1, c))
     return o * acts[2](c), c
 
 
@@ -77,7 +80,7 @@ def recurrent(attrs: Attrs, src: Array, weights: Array, biases: Array, lengths: 
     names = attrs["activations"].split() or DEFAULTS[cell] * directions
     alpha, beta = (list(attrs[name]) or [0.0] * len(names) for name in ("alpha", "beta"))
     functions = [function(*item) for item in zip(names, alpha, beta, strict=True)]
-    peepholes = states[2] if len(states) > 2 else np.zeros((directions, 3 * size))
+    peepholes = states[2] if len(states) > 2 else [None] * directions
     h, c = (
         np.array(np.broadcast_to(states[k], (directions, batch, size)), float) for k in (0, min(1, len(states) - 1))
     )

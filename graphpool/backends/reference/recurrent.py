@@ -38,7 +38,9 @@ _ACTIVATIONS: dict[str, Callable[[Array, float, float], Array]] = {
 class _Direction:
     """The weights of a direction, its activations, and the states h and c, which steps replace."""
 
-    def __init__(self, attrs: Attrs, number: int, weights: Array, bias: Array, h: Array, c: Array, peep: Array) -> None:
+    def __init__(
+        self, attrs: Attrs, number: int, weights: Array, bias: Array, h: Array, c: Array, peep: Array | None
+    ) -> None:
         names = attrs["activations"].split() or _DEFAULTS[attrs["cell"]] * (number + 1)
         count = len(_DEFAULTS[attrs["cell"]])
         numbers = [attrs[name] or (0.0,) * len(names) for name in ("alpha", "beta")]
@@ -46,11 +48,15 @@ class _Direction:
         self._limit = attrs.get("clip", np.inf)
         self._is_int8 = bool(attrs["scales"])
         self._weights, self._bias = weights, bias
-        self.h, self.c, self.peepholes = h, c, np.split(peep, 3)
+        self.h, self.c, self._peepholes = h, c, None if peep is None else np.split(peep, 3)
 
     def act(self, which: int, x: Array, *, clip: bool = True) -> Array:
         name, alpha, beta = self._functions[which]
         return _ACTIVATIONS[name](np.clip(x, -self._limit, self._limit) if clip else x, alpha, beta)
+
+    def peephole(self, which: int, c: Array) -> Array | float:
+        """What gate `which` of input, output and forget sees of a cell."""
+        return 0.0 if self._peepholes is None else np.asarray(self._peepholes[which] * c)
 
     def gates(self, state: Array) -> list[Array]:
         """The state's part of all gates."""
@@ -79,11 +85,10 @@ def _gru(attrs: Attrs, given: list[Array], own: _Direction) -> tuple[Array, Arra
 
 def _lstm(attrs: Attrs, given: list[Array], own: _Direction) -> tuple[Array, Array]:
     sums = [a + b for a, b in zip(given, own.gates(own.h), strict=True)]
-    of_input, of_output, of_forget = own.peepholes
-    taken = own.act(0, sums[0] + of_input * own.c)
-    left = 1 - taken if attrs["input_forget"] else own.act(0, sums[2] + of_forget * own.c)
+    taken = own.act(0, sums[0] + own.peephole(0, own.c))
+    left = 1 - taken if attrs["input_forget"] else own.act(0, sums[2] + own.peephole(2, own.c))
     c = left * own.c + taken * own.act(1, sums[3])
-    return own.act(0, sums[1] + of_output * c) * own.act(2, c, clip=False), c
+    return own.act(0, sums[1] + own.peephole(1, c)) * own.act(2, c, clip=False), c
 
 
 _STEPS = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}
@@ -115,11 +120,11 @@ def _recurrent(
         raise InvalidArgumentError(explain("length of a sequence", accepted=f"0 to {steps}", got=int(outside.flat[0])))
     rows = (directions, batch, hidden)
     h, c = np.broadcast_to(h, rows), np.broadcast_to(h if c is None else c, rows)
-    peepholes = np.zeros((directions, 3 * hidden)) if peepholes is None else peepholes
     given = src.reshape(steps, batch, directions, width)
     dst, last = np.zeros((steps, *rows)), []
     for d in range(directions):
-        own = _Direction(attrs, d, columns[d], biases[d, width:], h[d], c[d], peepholes[d])
+        peep = None if peepholes is None else peepholes[d]
+        own = _Direction(attrs, d, columns[d], biases[d, width:], h[d], c[d], peep)
         order = range(steps)[:: -1 if d or attrs["direction"] == "reverse" else 1]
         for t in order:
             parts = np.split(given[t, :, d] + biases[d, :width], width // hidden, 1)
