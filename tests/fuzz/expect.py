@@ -14,6 +14,8 @@ from graphpool.graph.schema import get_schema
 from tests.oracle import EXACT, compute
 from tests.oracle.numbers import FLOATS, FORMAT, LARGEST, exact, round_to
 
+from .freedoms import free_elements
+
 if TYPE_CHECKING:
     from .cases import Case, Node
 
@@ -41,6 +43,8 @@ class Expected:
         Every tensor, rounded to its type.
     exact : dict of int to bool
         Whether no rounding is behind the tensor.
+    free : dict of int to ndarray
+        Elements that are left open; see `free_elements`. Of a case without special values there are none.
     """
 
     def __init__(self, case: Case) -> None:
@@ -51,6 +55,8 @@ class Expected:
             self.values.update(zip(ids_of(node), evaluate_node(node, self.values, self.dtypes), strict=True))
             self.exact.update(dict.fromkeys(ids_of(node), self.is_exact(node)))
         self._moved: list[dict[int, Any]] = []
+        is_special = bool(case.options.get("special"))
+        self.free = free_elements(case, self.values, self.dtypes) if is_special else {}
 
     def is_exact(self, node: Node) -> bool:
         """Whether an op rounds nothing, and nothing behind it does."""
@@ -67,9 +73,12 @@ class Expected:
         spread = np.zeros(value.shape)
         for moved in self.moved():
             with np.errstate(all="ignore"):
-                distance = np.abs(exact_or_moved(moved[tensor_id]) - value)
+                other = exact_or_moved(moved[tensor_id])
+                is_same = (other == value) | (np.isnan(other) & np.isnan(value))
+                distance = np.where(is_same, 0.0, np.abs(other - value))
             spread = np.maximum(spread, np.where(np.isnan(distance), np.inf, distance))
-        common = np.quantile(spread, 0.9, method="lower") if spread.size else 0.0
+        finite = spread[np.isfinite(spread)]
+        common = np.quantile(finite, 0.9, method="lower") if finite.size else 0.0
         own = 1.0 if dtype not in FLOATS else float_error(value, dtype, SUM_ERRORS if dtype in ("f32", "f64") else 3.0)
         return MARGIN * spread + 2 * common + np.maximum(own, LEAST.get(dtype, LEAST["f32"]))
 
@@ -107,7 +116,8 @@ def nudge(x: Any, dtype: str, rng: np.random.Generator) -> Any:
     x = x.astype(np.float64)
     error = ERRORS * 2.0 ** -FORMAT[dtype][0]
     with np.errstate(all="ignore"):
-        return np.asarray(x * (1 + error * rng.uniform(-1, 1, x.shape)))
+        moved = np.asarray(x * (1 + error * rng.uniform(-1, 1, x.shape)))
+        return np.where(np.abs(moved) > LARGEST[dtype], np.copysign(np.inf, moved), moved)
 
 
 def float_error(value: np.ndarray, dtype: str, count: float) -> np.ndarray:

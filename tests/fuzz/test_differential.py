@@ -23,6 +23,58 @@ def test_random_graphs_agree(first):
     assert {seed: problem for seed, problem in problems.items() if problem} == {}
 
 
+@pytest.mark.parametrize("first", range(FIRST, FIRST + CASES // 2, BATCH))
+def test_random_graphs_agree_on_numbers_that_are_not_finite(first):
+    problems = {seed: difference(generate(seed, 0.05)) for seed in range(first, first + BATCH)}
+    assert {seed: problem for seed, problem in problems.items() if problem} == {}
+
+
+def _special_case(kind, contents, attrs):
+    sources = {i: Source("f32", [1, 1, len(x)], {"how": "values", "values": x}) for i, x in enumerate(contents)}
+    node = Node(kind, list(sources), [[9, "f32"]], attrs)
+    return Case(0, sources, [node], {"policy": "fusion", "special": 0.5})
+
+
+WINDOW = {"strides": [1], "dilations": [1], "data_format": "NCX", "weights_format": "OIX"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "contents", "attrs", "free"),
+    [
+        ("Add", [[np.nan, np.inf, 1.0, 3e38], [1.0, -np.inf, 1.0, 3e38]], {}, [0, 0, 0, 0]),
+        ("Convolution", [[1.0, 2.0, np.inf], [1.0, np.inf]], WINDOW | {"pads_begin": [1], "pads_end": [1]},
+         [0, 0, 0, 1]),
+        ("Convolution", [[1.0, 2.0, np.inf], [1.0, np.inf]], WINDOW | {"pads_begin": [0], "pads_end": [0]}, [0, 0]),
+        ("Convolution", [[1.0, 3e38, 2.0, np.nan], [1.0]], WINDOW | {"pads_begin": [0], "pads_end": [0]},
+         [0, 1, 0, 0]),
+        ("BiasAddBackward", [[1.0, np.inf]], {"data_format": "NXC"}, [0, 0]),
+    ],
+)  # fmt: skip
+def test_what_is_left_open(kind, contents, attrs, free):
+    """Where padding meets an infinite weight, and where a sum may overflow, and nowhere else."""
+    case = _special_case(kind, contents, attrs)
+    assert Expected(case).free[9].ravel().astype(int).tolist() == free
+    assert difference(case) is None
+
+
+def test_infinities_that_narrow_types_alone_have_are_free_for_readers():
+    sources = {0: Source("f16", [2], {"how": "values", "values": [60000.0, 1.0]})}
+    nodes = [Node("Add", [0, 0], [[1, "f16"]]), Node("HardSwish", [1], [[2, "f16"]]), Node("Neg", [1], [[3, "f16"]])]
+    expected = Expected(Case(0, sources, nodes, {"special": 0.5}))
+    assert not expected.free[1].any()
+    assert expected.free[3].tolist() == [True, False]
+
+
+def test_a_number_in_place_of_an_infinity_is_found(monkeypatch):
+    monkeypatch.setitem(KINDS, "Neg", lambda attrs, x: -x)
+    case = _special_case("Neg", [[np.inf, np.nan, 1.0]], {})
+    assert difference(case) is None
+    monkeypatch.setitem(KINDS, "Neg", lambda attrs, x: np.where(np.isinf(x), 0.0, -x))
+    assert "reference: Neg" in difference(case)
+    monkeypatch.setitem(KINDS, "Neg", lambda attrs, x: np.where(np.isnan(x), 0.0, -x))
+    assert "reference: Neg" in difference(case)
+
+
 @pytest.mark.parametrize("path", differential.corpus(), ids=lambda path: path.stem)
 def test_what_differed_once_agrees(path):
     assert difference(Case.load(path)) is None

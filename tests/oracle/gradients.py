@@ -22,10 +22,15 @@ def times(derivative: Callable[[Attrs, Array], Array]) -> Callable[..., Array]:
     return lambda attrs, x, diff: diff * derivative(attrs, x)
 
 
-def clamp(attrs: Attrs, x: Array) -> Array:
+def where(reaches: Callable[[Attrs, Array], Array], derivative: Callable[[Attrs, Array], Any]) -> Callable[..., Array]:
+    """The gradient of a kind with flat parts, through which nothing goes, not even NaN or an infinity."""
+    return lambda attrs, x, diff: np.where(reaches(attrs, x), diff * derivative(attrs, x), 0.0)
+
+
+def within_clamp(attrs: Attrs, x: Array) -> Array:
     """Open at the lower end, closed at the upper one; the output tells as well as the input, but at the upper end."""
     upper = x < attrs["max"] if attrs["use_dst"] else x <= attrs["max"]
-    return np.where((x > attrs["min"]) & upper, 1.0, 0.0)
+    return (x > attrs["min"]) & upper
 
 
 def elu(attrs: Attrs, x: Array) -> Array:
@@ -41,14 +46,9 @@ def gelu(attrs: Attrs, x: Array) -> Array:
     return sigmoid(2 * u) + 2 * x * sigmoid(2 * u) * sigmoid(-2 * u) * c * (1 + 3 * k * x * x)
 
 
-def hard_sigmoid(attrs: Attrs, x: Array) -> Array:
+def within_hard_sigmoid(attrs: Attrs, x: Array) -> Array:
     y = attrs["alpha"] * x + attrs["beta"]
-    return np.where((y > 0) & (y < 1), attrs["alpha"], 0.0)
-
-
-def hard_swish(attrs: Attrs, x: Array) -> Array:
-    y = x / 6 + 0.5
-    return np.where(y <= 0, 0.0, np.where(y >= 1, 1.0, x / 3 + 0.5))
+    return (y > 0) & (y < 1)
 
 
 def mish(attrs: Attrs, x: Array) -> Array:
@@ -65,13 +65,13 @@ def by_output(
 
 KINDS = {
     "AbsBackward": times(lambda attrs, x: np.sign(x)),
-    "ClampBackward": times(clamp),
+    "ClampBackward": where(within_clamp, lambda attrs, x: 1.0),
     "EluBackward": times(elu),
     "GELUBackward": times(gelu),
-    "HardSigmoidBackward": times(hard_sigmoid),
-    "HardSwishBackward": times(hard_swish),
+    "HardSigmoidBackward": where(within_hard_sigmoid, lambda attrs, x: attrs["alpha"]),
+    "HardSwishBackward": where(lambda attrs, x: x > -3, lambda attrs, x: np.where(x < 3, x / 3 + 0.5, 1.0)),
     "MishBackward": times(mish),
-    "ReLUBackward": times(lambda attrs, x: np.where(x > 0, 1.0, 0.0)),
+    "ReLUBackward": where(lambda attrs, x: x > 0, lambda attrs, x: 1.0),
     "SigmoidBackward": by_output(lambda y: y * (1 - y), lambda x: sigmoid(x) * sigmoid(-x)),
     "SoftPlusBackward": times(lambda attrs, x: sigmoid(attrs["beta"] * x)),
     "SqrtBackward": by_output(lambda y: 0.5 / y, lambda x: 0.5 / np.sqrt(x)),

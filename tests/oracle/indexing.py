@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 
 Attrs = dict[str, Any]
 
-REDUCE = {"none": lambda old, new: new, "add": add, "mul": mul, "max": max, "min": min}
+
+def larger(old: Any, new: Any) -> Any:
+    return new if new > old or new != new else old
+
+
+def smaller(old: Any, new: Any) -> Any:
+    return new if new < old or new != new else old
+
+
+REDUCE = {"none": lambda old, new: new, "add": add, "mul": mul, "max": larger, "min": smaller}
 
 
 def inside(index: Any, size: int) -> int:

@@ -38,7 +38,7 @@ def pads_of(attrs: Attrs, sizes: Sequence[int], kernel: Sequence[int], transpose
         return listed(attrs, "pads_begin", count, 0), listed(attrs, "pads_end", count, 0)
     if mode == "VALID":
         return [0] * count, [0] * count
-    strides, dilations = listed(attrs, "strides", count, 1), listed(attrs, "dilations", count, 1)
+    strides, dilations = steps_of(attrs, count)
     extra = listed(attrs, "output_padding", count, 0)
     less, more = [], []
     for size, taps, stride, dilation, padding in zip(sizes, kernel, strides, dilations, extra, strict=True):
@@ -100,40 +100,59 @@ def taps_of(
 ) -> Iterator[tuple[tuple[int, ...], Array]]:
     """Each tap with the view of the padded data, spatial axes last, that it meets."""
     count = len(kernel)
-    strides, dilations = listed(attrs, "strides", count, 1), listed(attrs, "dilations", count, 1)
+    strides, dilations = steps_of(attrs, count)
     for tap in product(*map(range, kernel)):
         cut = [slice(t * d, t * d + (n - 1) * s + 1 if n else t * d, s)
                for t, d, s, n in zip(tap, dilations, strides, out, strict=True)]  # fmt: skip
         yield tap, padded[(..., *cut)]
 
 
+def steps_of(attrs: Attrs, count: int) -> tuple[list[int], list[int]]:
+    """Strides and dilations."""
+    return listed(attrs, "strides", count, 1), listed(attrs, "dilations", count, 1)
+
+
 def out_sizes(attrs: Attrs, padded: Sequence[int], kernel: Sequence[int]) -> list[int]:
     count = len(kernel)
-    strides, dilations = listed(attrs, "strides", count, 1), listed(attrs, "dilations", count, 1)
+    strides, dilations = steps_of(attrs, count)
     return [(size - (d * (k - 1) + 1)) // s + 1
             for size, k, s, d in zip(padded, kernel, strides, dilations, strict=True)]  # fmt: skip
 
 
-def pad_spatial(x: Array, begin: Sequence[int], end: Sequence[int], value: float = 0.0) -> Array:
+def pad_spatial(x: Array, begin: Sequence[int], end: Sequence[int]) -> Array:
     widths = [(0, 0)] * (x.ndim - len(begin)) + list(zip(begin, end, strict=True))
-    return np.pad(x, widths, constant_values=value)
+    return np.pad(x, widths)
+
+
+def counted(attrs: Attrs, sizes: Sequence[int], pads: tuple[list[int], list[int]]) -> Array:
+    """Which places of the padded data count in sums: not the padding, unless `attrs` say so."""
+    widths = list(zip(*pads, strict=True))
+    return np.pad(np.ones(sizes, bool), widths, constant_values=attrs.get("padding_counts", False))
 
 
 def correlate(attrs: Attrs, x: Array, w: Array, pads: tuple[list[int], list[int]]) -> Array:
-    """The convolution of grouped data with weights (groups, out, in, taps...)."""
-    padded = pad_spatial(x, *pads)
+    """The convolution of grouped data with weights (groups, out, in, taps...); padding is passed over."""
+    padded, inside = pad_spatial(x, *pads), counted(attrs, x.shape[3:], pads)
     kernel = w.shape[3:]
     out = out_sizes(attrs, padded.shape[3:], kernel)
     result = np.zeros((*x.shape[:2], w.shape[1], *out))
-    for tap, met in taps_of(attrs, padded, kernel, out):
-        result += np.einsum("ngi...,goi->ngo...", met, w[(slice(None), slice(None), slice(None), *tap)])
+    for (tap, met), (_, is_inside) in zip(
+        taps_of(attrs, padded, kernel, out), taps_of(attrs, inside, kernel, out), strict=True
+    ):
+        terms = np.einsum("ngi...,goi->ngo...", met, w[(slice(None), slice(None), slice(None), *tap)])
+        result += np.where(is_inside, terms, 0.0)
     return result
 
 
 def scatter(
     attrs: Attrs, diff: Array, w: Array, sizes: Sequence[int], pads: tuple[list[int], list[int]]
 ) -> Array:  # fmt: skip
-    """The gradient of `correlate` for data of the given spatial sizes."""
+    """The gradient of `correlate` for data of the given spatial sizes; `diff` ends at its border, or zeros follow."""
+    if attrs.get("padding_counts"):
+        reach = [(d * (k - 1)) // s + 1 for k, s, d in zip(w.shape[3:], *steps_of(attrs, w.ndim - 3), strict=True)]
+        diff = pad_spatial(diff, reach, reach)
+        added = [n * s for n, s in zip(reach, steps_of(attrs, w.ndim - 3)[0], strict=True)]
+        pads = tuple([a + more for a, more in zip(side, added, strict=True)] for side in pads)
     total = [size + a + b for size, a, b in zip(sizes, *pads, strict=True)]
     padded = np.zeros((*diff.shape[:2], w.shape[2], *total))
     for tap, met in taps_of(attrs, padded, w.shape[3:], diff.shape[3:]):
@@ -144,11 +163,13 @@ def scatter(
 
 def weight_gradient(attrs: Attrs, x: Array, diff: Array, kernel: Sequence[int], pads: Any) -> Array:
     """The gradient of `correlate` for the weights."""
-    padded = pad_spatial(x, *pads)
-    result = np.zeros((x.shape[1], diff.shape[2], x.shape[2], *kernel))
-    for tap, met in taps_of(attrs, padded, kernel, diff.shape[3:]):
-        by_tap = result[(slice(None), slice(None), slice(None), *tap)]
-        by_tap += np.einsum("ngis,ngos->goi", met.reshape(*met.shape[:3], -1), diff.reshape(*diff.shape[:3], -1))
+    padded, inside = pad_spatial(x, *pads), counted(attrs, x.shape[3:], pads)
+    result, out = np.zeros((x.shape[1], diff.shape[2], x.shape[2], *kernel)), diff.shape[3:]
+    for (tap, met), (_, is_inside) in zip(
+        taps_of(attrs, padded, kernel, out), taps_of(attrs, inside, kernel, out), strict=True
+    ):
+        by_tap, rows = result[(slice(None), slice(None), slice(None), *tap)], np.where(is_inside, diff, 0.0)
+        by_tap += np.einsum("ngis,ngos->goi", met.reshape(*met.shape[:3], -1), rows.reshape(*rows.shape[:3], -1))
     return result
 
 
@@ -195,7 +216,7 @@ def conv_transpose(attrs: Attrs, x: Array, weights: Array, *bias: Array) -> Arra
     data, w = grouped(attrs, x), inner_first(attrs, weights)
     kernel, count = w.shape[3:], x.ndim - 2
     pads = pads_of(attrs, data.shape[3:], kernel, True)
-    strides, dilations = listed(attrs, "strides", count, 1), listed(attrs, "dilations", count, 1)
+    strides, dilations = steps_of(attrs, count)
     extra = listed(attrs, "output_padding", count, 0)
     sizes = [s * (n - 1) + d * (k - 1) + 1 - a - b + e for s, n, d, k, a, b, e in
              zip(strides, data.shape[3:], dilations, kernel, *pads, extra, strict=True)]  # fmt: skip

@@ -99,13 +99,18 @@ def place_of(is_better: Callable[[Any, Any], bool]) -> Callable[..., Array]:
 
 
 def top_k(attrs: Attrs, x: Array) -> tuple[Array, Array]:
-    """In order of their values, equal ones by their index."""
+    """In order of their values, equal ones by their index; NaN is larger than all numbers."""
+
+    def rank(item: Any) -> tuple[Any, Any]:
+        sign, is_nan = -1 if attrs["largest"] else 1, item != item
+        return sign * int(is_nan), 0 if is_nan else sign * item
+
     rows = np.moveaxis(x, attrs["axis"], -1)
     values = np.empty((*rows.shape[:-1], attrs["k"]), dtype=x.dtype)
     indices = np.empty(values.shape, dtype=object)
     for place in np.ndindex(*rows.shape[:-1]):
         row = rows[place]
-        order = sorted(range(len(row)), key=lambda n: (-row[n] if attrs["largest"] else row[n], n))[: attrs["k"]]
+        order = sorted(range(len(row)), key=lambda n: (*rank(row[n]), n))[: attrs["k"]]
         values[place], indices[place] = row[order], order
     return np.moveaxis(values, -1, attrs["axis"]), np.moveaxis(indices, -1, attrs["axis"])
 

@@ -88,14 +88,15 @@ def maximum(attrs: Attrs, x: Array) -> Array:
 
 
 def maximum_backward(attrs: Attrs, x: Array, diff: Array) -> Array:
-    """The gradient goes to the first of the largest elements of each window."""
+    """The gradient goes to the first of the largest elements of each window, which is NaN where there is one."""
     x, diff = channels_first(attrs, x), channels_first(attrs, diff)
     result = np.zeros(x.shape)
     for n, c in np.ndindex(*x.shape[:2]):
         for position in np.ndindex(*diff.shape[2:]):
             read = places_read(attrs, x.shape[2:], position)
             if read:
-                best = max(read, key=lambda place: x[(n, c, *place)])
+                met = np.array([x[(n, c, *place)] for place in read])
+                best = read[int(np.argmax(met))]
                 result[(n, c, *best)] += diff[(n, c, *position)]
     return as_given(attrs, result)
 
