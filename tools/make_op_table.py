@@ -20,8 +20,9 @@ OPS = """
 """
 """Of each operator a line: domain, name, and for each version ``number:inputs:outputs:attributes``.
 
-Inputs and outputs are the least and the largest number; the largest is left out where there is none. Of an attribute
-there are name, a sign for its type, and ``!`` if it has to be given. A version in which the operator is gone has ``-``.
+Inputs and outputs are the least and the largest number; the largest is left out where there is none, and ``?`` stands
+behind a least number of inputs of which each may be without a name. Of an attribute there are name, a sign for its
+type, and ``!`` if it has to be given. A version in which the operator is gone has ``-``.
 """
 '''
 SIGNS = {
@@ -35,6 +36,13 @@ def counts(least, most):
     return f"{least}-{'' if most >= MANY else most}"
 
 
+def least_inputs(schema):
+    """The least number of inputs, marked where none of them needs a name."""
+    least = schema.inputs[: schema.min_input]
+    are_optional = least and all(port.option == defs.OpSchema.FormalParameterOption.Optional for port in least)
+    return f"{schema.min_input}{'?' if are_optional else ''}"
+
+
 def version_of(schema):
     """What a version of an operator takes."""
     if schema.deprecated:
@@ -43,7 +51,8 @@ def version_of(schema):
         f"{name}={SIGNS[item.type.name]}{'!' if item.required else ''}"
         for name, item in sorted(schema.attributes.items())
     ]
-    inputs, outputs = counts(schema.min_input, schema.max_input), counts(schema.min_output, schema.max_output)
+    inputs = counts(least_inputs(schema), schema.max_input)
+    outputs = counts(schema.min_output, schema.max_output)
     return f"{schema.since_version}:{inputs}:{outputs}:{','.join(attributes)}"
 
 

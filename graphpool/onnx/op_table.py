@@ -97,7 +97,7 @@ ai.onnx LessOrEqual 12:2-2:1-1: 16:2-2:1-1:
 ai.onnx LinearAttention 27:3-6:2-2:chunk_size=i,kv_num_heads=i!,q_num_heads=i!,scale=f,update_rule=s
 ai.onnx Log 1:1-1:1-1:consumed_inputs=I 6:1-1:1-1: 13:1-1:1-1:
 ai.onnx LogSoftmax 1:1-1:1-1:axis=i 11:1-1:1-1:axis=i 13:1-1:1-1:axis=i
-ai.onnx Loop 1:3-:1-:body=g! 11:2-:1-:body=g! 13:2-:1-:body=g! 16:2-:1-:body=g! 19:2-:1-:body=g! 21:2-:1-:body=g! 23:2-:1-:body=g! 24:2-:1-:body=g! 25:2-:1-:body=g!
+ai.onnx Loop 1:3-:1-:body=g! 11:2?-:1-:body=g! 13:2?-:1-:body=g! 16:2?-:1-:body=g! 19:2?-:1-:body=g! 21:2?-:1-:body=g! 23:2?-:1-:body=g! 24:2?-:1-:body=g! 25:2?-:1-:body=g!
 ai.onnx LpNormalization 1:1-1:1-1:axis=i,p=i 22:1-1:1-1:axis=i,p=i
 ai.onnx LpPool 1:1-1:1-1:auto_pad=s,kernel_shape=I,p=f,pads=I,strides=I 2:1-1:1-1:auto_pad=s,kernel_shape=I!,p=i,pads=I,strides=I 11:1-1:1-1:auto_pad=s,kernel_shape=I!,p=i,pads=I,strides=I 18:1-1:1-1:auto_pad=s,ceil_mode=i,dilations=I,kernel_shape=I!,p=i,pads=I,strides=I 22:1-1:1-1:auto_pad=s,ceil_mode=i,dilations=I,kernel_shape=I!,p=i,pads=I,strides=I
 ai.onnx MatMul 1:2-2:1-1: 9:2-2:1-1: 13:2-2:1-1:
@@ -229,6 +229,7 @@ ai.onnx.ml ZipMap 1:1-1:1-1:classlabels_int64s=I,classlabels_strings=S
 """
 """Of each operator a line: domain, name, and for each version ``number:inputs:outputs:attributes``.
 
-Inputs and outputs are the least and the largest number; the largest is left out where there is none. Of an attribute
-there are name, a sign for its type, and ``!`` if it has to be given. A version in which the operator is gone has ``-``.
+Inputs and outputs are the least and the largest number; the largest is left out where there is none, and ``?`` stands
+behind a least number of inputs of which each may be without a name. Of an attribute there are name, a sign for its
+type, and ``!`` if it has to be given. A version in which the operator is gone has ``-``.
 """

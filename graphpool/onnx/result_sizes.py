@@ -107,6 +107,33 @@ def _chosen(node: Node, contents: Arrays) -> int:
     return prod(np.broadcast_shapes(*(array.shape for array in contents))) * int(contents[1].itemsize)
 
 
+def _flagged(node: Node, contents: Arrays) -> int:
+    return int(contents[0].size)
+
+
+def _multiplied(node: Node, contents: Arrays) -> int:
+    one, other = (array.shape for array in contents)
+    columns = other[-1:] if len(other) > 1 else ()
+    if one[-1] != other[-len(columns) - 1]:
+        raise ValueError
+    return int(prod((*np.broadcast_shapes(one[:-2], other[:-2]), *one[-2:-1], *columns)) * contents[0].itemsize)
+
+
+def _normalised(node: Node, contents: Arrays) -> int | None:
+    return int(contents[0].nbytes) if len(node.output) == 1 else None
+
+
+def _reduced(node: Node, contents: Arrays) -> int | None:
+    array, *rest = contents
+    axes = rest[0].tolist() if rest else node.attrs.get("axes")
+    if not axes:
+        return None  # all of them, or none
+    dims = list(array.shape)
+    for axis in axes:
+        dims[axis] = 1
+    return int(prod(dims) * array.itemsize)
+
+
 def _measured(node: Node, contents: Arrays) -> int:
     return 8 * len(range(contents[0].ndim)[node.attrs.get("start", 0) : node.attrs.get("end")])
 
@@ -117,13 +144,16 @@ def _nbytes_of(dims: Sequence[int], itemsize: int) -> int | None:
 
 _SIZES: dict[str, Callable[[Node, Arrays], int | None]] = {
     **dict.fromkeys((
-        "Abs", "Ceil", "Cos", "Erf", "Exp", "Flatten", "Floor", "Identity", "Log", "Neg", "Not", "Reciprocal",
-        "Reshape", "Round", "ScatterElements", "ScatterND", "Sign", "Sin", "Split", "Sqrt", "Squeeze", "Tanh",
-        "Transpose", "Unsqueeze",
+        "Abs", "Ceil", "Clip", "Cos", "CumSum", "Elu", "Erf", "Exp", "Flatten", "Floor", "Gelu", "HardSigmoid",
+        "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Reshape", "Round",
+        "ScatterElements", "ScatterND", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze",
+        "Tanh", "Transpose", "Unsqueeze",
     ), _same),
     **dict.fromkeys(("Add", "And", "Div", "Max", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Xor"), _broadcast),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduced),
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _compared),
     "Cast": _cast, "Concat": _joined, "ConstantOfShape": _filled, "DequantizeLinear": _dequantized,
-    "Expand": _expanded, "Gather": _gathered, "Range": _counted, "Shape": _measured, "Slice": _sliced,
+    "Expand": _expanded, "Gather": _gathered, "IsInf": _flagged, "IsNaN": _flagged, "LayerNormalization": _normalised,
+    "MatMul": _multiplied, "Range": _counted, "Shape": _measured, "Slice": _sliced,
     "Tile": _tiled, "Where": _chosen,
 }  # fmt: skip

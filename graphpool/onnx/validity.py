@@ -47,9 +47,13 @@ _FIELDS: dict[int, frozenset[str]] = {
 
 
 class _Op(NamedTuple):
-    """What a version of an operator takes: numbers of inputs and outputs, types of attributes, those that it needs."""
+    """What a version of an operator takes: numbers of inputs and outputs, types of attributes, those that it needs.
+
+    The first `named` inputs have names.
+    """
 
     inputs: range
+    named: int
     outputs: range
     attributes: Mapping[str, int]
     required: frozenset[str]
@@ -113,8 +117,9 @@ def _check_graph(graph: Any, op_of: _OpOf, outer: frozenset[str], may_own: bool)
         if not known.issuperset(inputs) and not all(name in known for name in inputs if name):
             raise _UnsureError
         op = op_of(domain, op_type)
-        for counts, names in () if op is None else ((op.inputs, inputs), (op.outputs, outputs)):
-            if len(names) not in counts or not all(names[: counts.start]):
+        if op is not None:
+            are_counted = len(inputs) in op.inputs and len(outputs) in op.outputs
+            if not (are_counted and all(inputs[: op.named]) and all(outputs[: op.outputs.start])):
                 raise _UnsureError
         _check_attributes(node, op, op_of, known, may_own)
         given = [name for name in outputs if name]
@@ -193,7 +198,9 @@ def _op_in(versions: Mapping[str, int], domain: str, name: str) -> _Op | None:
     _, inputs, outputs, listed = entry
     attributes = [item.split("=") for item in listed.split(",") if item]
     required = frozenset(key for key, sign in attributes if sign.endswith("!"))
-    return _Op(_counts(inputs), _counts(outputs), {key: _SIGNS[sign[0]] for key, sign in attributes}, required)
+    counts = _counts(inputs.replace("?", ""))
+    named = 0 if "?" in inputs else counts.start
+    return _Op(counts, named, _counts(outputs), {key: _SIGNS[sign[0]] for key, sign in attributes}, required)
 
 
 def _counts(text: str) -> range:

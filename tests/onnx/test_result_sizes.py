@@ -42,6 +42,11 @@ CASES = [
     ("Shape", [A], {}), ("Shape", [A], {"start": 1}), ("Shape", [A], {"start": -2, "end": -1}),
     ("Shape", [A], {"start": 2, "end": 1}), ("Where", [FLAGS, ROW[0, :3], np.ones((), np.float32)], {}),
     ("Where", [FLAGS, ints(1), ints(2)], {}), ("ScatterND", [A, ints(0).reshape(1, 1), A[:1]], {}),
+    ("Clip", [A, np.ones((), np.float32)], {}), ("Softmax", [A], {}), ("CumSum", [A, np.array(1)], {}),
+    ("IsNaN", [A], {}), ("LayerNormalization", [A, A[0, 0], A[0, 0]], {}),
+    ("MatMul", [A, np.ones((5, 7), np.float32)], {}), ("MatMul", [A, A[0, 0]], {}), ("MatMul", [A[0, 0], A[0].T], {}),
+    ("MatMul", [A[:, None], np.ones((2, 5, 1), np.float32)], {}), ("MatMul", [A[0, 0], A[0, 0]], {}),
+    ("ReduceSum", [A, ints(1, -1)], {}), ("ReduceMax", [A, ints(0)], {}),
     ("ScatterElements", [ROW, ints(0).reshape(1, 1, 1), ROW[:, :1]], {}),
 ]  # fmt: skip
 
@@ -72,6 +77,9 @@ def test_sizes_are_those_that_onnx_infers(kind, contents, attrs):
         ("DequantizeLinear", [A.astype(np.int8), np.array(0.5, np.float16)], {}),
         ("Identity", [np.array(["text"], object)], {}),
         ("MatMul", [A, A], {}),
+        ("MatMul", [A, np.ones((), np.float32)], {}),
+        ("ReduceSum", [A], {}),
+        ("ReduceSum", [A, ints(3)], {}),
     ],
 )
 def test_other_nodes_are_left_to_onnx(kind, contents, attrs):

@@ -48,6 +48,15 @@ FLAG = node("Cast", "x", outputs=("c",), to=TensorProto.BOOL)
 NUMBERS = helper.make_tensor("t", TensorProto.INT64, [2], [1, 2])
 BRANCH = helper.make_graph([node("Identity", "x", outputs=("inner",))], "branch", [], [Y])
 SHADOWS = helper.make_graph([node("Identity", "x", outputs=("x",))], "branch", [], [X])
+COUNT, GOES_ON = (
+    helper.make_tensor_value_info(name, kind, []) for name, kind in (("i", TensorProto.INT64), ("c", TensorProto.BOOL))
+)
+BODY = helper.make_graph(
+    [node("Identity", "c", outputs=("on",)), node("Abs", "h", outputs=("next",))],
+    "body",
+    [COUNT, GOES_ON, helper.make_empty_tensor_value_info("h")],
+    [helper.make_empty_tensor_value_info("on"), helper.make_empty_tensor_value_info("next")],
+)
 SHORT = TensorProto(data_type=TensorProto.FLOAT, dims=[3], raw_data=bytes(8))
 
 UNSURE = {
@@ -103,6 +112,12 @@ VALID = {
     "another domain": make_model(
         [node("Any", "x", domain="other", what=3)],
         opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("other", 1)],
+    ),
+    "a loop without a trip count": make_model(
+        [
+            node("Constant", outputs=("going",), value=numpy_helper.from_array(np.array(True))),
+            node("Loop", "", "going", "x", outputs=("y",), body=BODY),
+        ]
     ),
     "branches": make_model(
         [
