@@ -53,15 +53,15 @@ cdef inline bint has_shape(gp_array *array, tuple shape) except -1:
 # counted in elements; -1 if it has others.
 cdef inline Py_ssize_t span_nbytes(gp_array *array, Py_ssize_t itemsize, tuple shape, tuple strides) except? -2:
     cdef Py_ssize_t i, stride, last = 0
-    cdef bint is_empty = False
     if not has_shape(array, shape):
         return -1
+    for i in range(array.nd):
+        if array.dimensions[i] == 0:
+            return 0    # whatever its strides are: NumPy has zeros for a fresh one
     for i in range(array.nd):
         if array.dimensions[i] > 1:
             stride = strides[i]
             if array.strides[i] != stride * itemsize:
                 return -1
             last += array.strides[i] * (array.dimensions[i] - 1)
-        elif array.dimensions[i] == 0:
-            is_empty = True
-    return 0 if is_empty else last + itemsize
+    return last + itemsize
