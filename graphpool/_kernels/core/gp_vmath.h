@@ -98,22 +98,35 @@ GP_INLINE gp_vf gp_exp_near(gp_vf r)
     return near;
 }
 
-/* e^x of `count` vectors, 4 at most. */
-GP_INLINE void gp_exp_each(gp_vf *x, const int count)
+/* e^x of `count` vectors, 4 at most; where there is an instruction for any exponent, 0 below `least`: lanes that it is not
+ * asked for cost nothing, and one whose result is too small for a float hundreds of cycles on Intel's processors. */
+GP_INLINE void gp_exp_from(gp_vf *x, const int count, const float least)
 {
     gp_vf whole[4], r[4], near[4];
+#if defined(__AVX512F__)
     GP_EACH(i, count)
-        whole[i] = gp_exp_split(gp_vclamp(x[i], gp_splat(-104.0f), gp_splat(89.0f)), &r[i]);
+        whole[i] = gp_exp_split(gp_vat_most(x[i], gp_splat(89.0f)), &r[i]);
     gp_exp_near_each(r, near, count);
     GP_EACH(i, count) {
-#if defined(__AVX512F__)
-        x[i] = gp_scale(near[i] + 1.0f, whole[i] - GP_ROUND_F32);
+        const __mmask16 is_seen = _mm512_cmp_ps_mask((__m512)x[i], (__m512)gp_splat(least), _CMP_NLT_UQ);
+        x[i] = (gp_vf)_mm512_maskz_scalef_ps(is_seen, (__m512)(near[i] + 1.0f), (__m512)(whole[i] - GP_ROUND_F32));
+    }
 #else /* y 2^n as (y 2^a) 2^b, of which the first is exact */
+    GP_EACH(i, count)
+        whole[i] = gp_exp_split(gp_vclamp(x[i], gp_splat(least), gp_splat(89.0f)), &r[i]);
+    gp_exp_near_each(r, near, count);
+    GP_EACH(i, count) {
         const gp_vi half = (gp_vi)whole[i] >> 1;
         const gp_vf a = gp_power_of_two(half), b = gp_power_of_two((gp_vi)whole[i] - half);
         x[i] = gp_vfma(near[i], a, a) * b;
-#endif
     }
+#endif
+}
+
+/* e^x of `count` vectors, 4 at most. */
+GP_INLINE void gp_exp_each(gp_vf *x, const int count)
+{
+    gp_exp_from(x, count, -104.0f);
 }
 
 GP_INLINE gp_vf gp_exp(gp_vf x)
@@ -122,12 +135,15 @@ GP_INLINE gp_vf gp_exp(gp_vf x)
     return x;
 }
 
+#define GP_LOG_LEAST (-87.33654f) /* above the logarithm of the least normal number, 2^-126 */
+
 /* e^x where it is a normal number: results below 2^-126 may be 0, so that one factor does where there is no instruction
  * for any exponent. */
 GP_INLINE gp_vf gp_exp_normal(gp_vf x)
 {
 #if defined(__AVX512F__)
-    return gp_exp(x);
+    gp_exp_from(&x, 1, GP_LOG_LEAST);
+    return x;
 #else
     gp_vf r;
     const gp_vf whole = gp_exp_split(gp_vclamp(x, gp_splat(-88.0f), gp_splat(89.0f)), &r);
@@ -139,8 +155,7 @@ GP_INLINE gp_vf gp_exp_normal(gp_vf x)
 GP_INLINE void gp_exp_below(gp_vf *x, const int count)
 {
 #if defined(__AVX512F__)
-    GP_EACH(i, count)
-        x[i] = gp_exp(x[i]);
+    gp_exp_from(x, count, GP_LOG_LEAST);
 #else
     gp_vf whole[4], r[4], near[4];
     GP_EACH(i, count)
@@ -153,11 +168,11 @@ GP_INLINE void gp_exp_below(gp_vf *x, const int count)
 #endif
 }
 
-/* e^x - 1, exact in the last places also near 0. */
+/* e^x - 1, exact in the last places also near 0; -1 is what it is for less than -18. */
 GP_INLINE gp_vf gp_expm1(gp_vf x)
 {
     gp_vf r;
-    const gp_vf n = gp_exp_split(gp_vclamp(x, gp_splat(-104.0f), gp_splat(89.0f)), &r) - GP_ROUND_F32;
+    const gp_vf n = gp_exp_split(gp_vclamp(x, gp_splat(-25.0f), gp_splat(89.0f)), &r) - GP_ROUND_F32;
     const gp_vf near = gp_exp_near(r), zero = {0};
     const gp_vf here = gp_vselect(gp_vequal(x, zero), x, near);
     return gp_vselect(gp_vequal(n, zero), here, gp_scale(near + 1.0f, n) - 1.0f);
