@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...._kernels.eltwise.lookup import byte_lookup
+from ....graph.shapes import are_equal
 from ..lower.instructions import apply
 from ..lower.region import Region, region_name
 from ..match.integers import byte_range
@@ -67,7 +68,8 @@ def _lower_table(lowering: Lowering, ops: Sequence[Op]) -> bool:
     if source_id is None or is_fast or len(split_region(ops)) > 1:
         return False
     source, order = lowering.value(source_id), lowering.order_of(result)
-    if source.shape != lowering.shapes[result] or not source.lies_in(order) or prod(source.shape) < _LEAST_ELEMENTS:
+    is_alike = are_equal(source.shape, lowering.shapes[result])
+    if not is_alike or not source.lies_in(order) or prod(source.shape) < _LEAST_ELEMENTS:
         return False
     table = _emit_table(lowering, ops, source_id, source)
     place = lowering.target(result, order=order)

@@ -14,7 +14,7 @@ from graphpool._dataclasses import dataclass, replace
 
 from ...._kernels.gemm.post_ops import PostOps
 from ...._kernels.gemm.requant import NO_LIMITS, Dynamic, Requant, Residual, Rounding
-from ....graph.shapes import channel_axis
+from ....graph.shapes import are_equal, channel_axis
 from ....typing import DataType
 from ..match.integers import byte_range
 from .region import region_name
@@ -186,7 +186,8 @@ class _Reader:
         return is_first
 
     def _add_tensor(self, value: Value) -> bool:
-        if self.found.residual is not None or value.shape != self.place.shape or not self.is_residual(value):
+        is_alike = self.found.residual is None and are_equal(value.shape, self.place.shape)
+        if not is_alike or not self.is_residual(value):
             return False
         self.found = replace(self.found, residual=value)
         return True

@@ -13,6 +13,7 @@ from graphpool.fork import cached_property
 
 from ....graph.growth import Growth
 from ....graph.partitioner import Quotient
+from ....graph.shapes import are_equal
 from ....graph.view import GraphView
 from ....typing import DataType
 from ..support import INTEGERS, is_anchor, is_elementwise, register_of, registers_go_together
@@ -243,7 +244,7 @@ class _Grouper:
             is_alike = is_elementwise(op) and registers_go_together(op, register)
             if not is_alike or not statistics.isdisjoint(tensor.id for tensor in op.inputs):
                 return False
-            return shapes[op.outputs[0].id] == shape and op.inputs[0].dtype not in ROUNDED_BY_STORES
+            return are_equal(shapes[op.outputs[0].id], shape) and op.inputs[0].dtype not in ROUNDED_BY_STORES
 
         inside = set(taken)
         while value not in outputs:
@@ -273,7 +274,7 @@ class _Grouper:
                 source = view.producer.get(tensor.id)
                 if source is None or not self.free[source] or source in region or tensor.id in self.outputs:
                     continue
-                is_side = view.ops[source].kind == "Dequantize" and self.shapes[tensor.id] == shape
+                is_side = view.ops[source].kind == "Dequantize" and are_equal(self.shapes[tensor.id], shape)
                 if is_side and view.users(tensor.id) == [number] and view.ops[source].inputs[0].dtype in INTEGERS:
                     sides.append(source)
         return sides
