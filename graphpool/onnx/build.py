@@ -21,10 +21,10 @@ from graphpool.runtime.nibbles import Nibbles
 from graphpool.runtime.packed_weight import PackedWeight
 from graphpool.typing import DataType, PropertyType
 
-from .shape_values import ShapeArray, shape_array
+from .shape_values import ShapeArray, shape_array, sizes_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Sequence
 
     from onnx import TypeProto
 
@@ -96,7 +96,7 @@ class Value:
     is_static: bool = False
     from_inputs: bool = False
     data_dependent: DataDependent | None = None
-    items: tuple[Value, ...] | None = None
+    items: Collection[Value] | None = None
     span: tuple[Any, Any] | None = None
 
     @property
@@ -357,9 +357,7 @@ class NodeView:
         """Integers that older opsets give as attribute `name` and newer ones as input `index`; None when absent."""
         if self.has(index):
             content = self[index].content
-            if isinstance(content, ShapeArray):
-                return list(content.items.reshape(-1))
-            return [int(item) for item in self.known(index).reshape(-1)]
+            return sizes_in(content if isinstance(content, ShapeArray) else self.known(index))
         given = self.attr(name)
         return None if given is None else list(given)
 

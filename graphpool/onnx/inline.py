@@ -291,7 +291,7 @@ def unroll_scan(
 def unroll_map(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
     """SequenceMap of sequences of known length: the body for the items at each place, and what is no sequence."""
     body, values = node.attrs["body"], [present(value) for value in inputs]
-    items = [items_of(value) for value in values]
+    items = [None if found is None else tuple(found) for found in map(items_of, values)]
     require(items[0] is not None, "a sequence whose length is not known")
     lengths = {len(found) for found in items if found is not None}
     require(len(lengths) == 1, "sequences of other lengths")

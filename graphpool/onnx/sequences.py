@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from graphpool._dataclasses import dataclass
+from graphpool._sizes import is_variable, least
 from graphpool.errors import explain
 from graphpool.runtime.host_room import HostNeed, ValueBound
 from graphpool.typing import DataType
@@ -14,10 +15,11 @@ from graphpool.typing import DataType
 from .build import InvalidNode, NotConvertible, Value, require
 from .node import make_node
 from .proto import TypeProto
+from .shape_values import shape_array, sizes_in
 from .types import make_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from .node import Node
 
@@ -25,7 +27,7 @@ Convert: TypeAlias = "Callable[[Node, Sequence[Value | None]], list[Value]]"
 """Takes a node and its inputs, and gives its outputs."""
 
 
-def items_of(value: Value | None) -> tuple[Value, ...] | None:
+def items_of(value: Value | None) -> Collection[Value] | None:
     """The values of a sequence of known length; None for other values."""
     if value is not None and isinstance(value.content, list):
         return tuple([Value(content=item) for item in value.content])
@@ -52,7 +54,7 @@ class _Given:
             raise NotConvertible(f"input {index} is left out")
         return value
 
-    def items(self) -> tuple[Value, ...]:
+    def items(self) -> Collection[Value]:
         """Those of the first input."""
         found = items_of(self.inputs[0])
         if found is None:
@@ -113,28 +115,35 @@ def _made(given: _Given) -> Value:
 
 
 def _inserted(given: _Given) -> Value:
-    items = given.items()
+    items = tuple(given.items())
     place = given.position(2, len(items), len(items))
     return Value(items=(*items[:place], given.value(1), *items[place:]))
 
 
 def _erased(given: _Given) -> Value:
-    items = given.items()
+    items = tuple(given.items())
     place = given.position(1, len(items), len(items) - 1)
     return Value(items=(*items[:place], *items[place + 1 :]))
 
 
 def _at(given: _Given) -> Value:
     items = given.items()
-    return items[given.position(1, len(items), len(items) - 1)]
+    count = _count(items)
+    place = given.position(1, count, count - 1)
+    return items.part(place) if isinstance(items, _Parts) else tuple(items)[place]
 
 
 def _length(given: _Given) -> Value:
-    return Value(content=np.array(len(given.items())))
+    return Value(content=shape_array(_count(given.items())))
+
+
+def _count(items: Collection[Value]) -> int:
+    """How many there are, which may be a size that varies."""
+    return items.count if isinstance(items, _Parts) else len(items)
 
 
 def _joined(given: _Given) -> Value:
-    items, axis = given.items(), given.node.attrs["axis"]
+    items, axis = tuple(given.items()), given.node.attrs["axis"]
     require(bool(items), "nothing to join")
     if given.node.attrs.get("new_axis", 0):
         items = tuple([given.one("Unsqueeze", [item], [axis]) for item in items])
@@ -150,35 +159,67 @@ def _parts(given: _Given) -> Value:
     value, attrs = given.value(0), given.node.attrs
     require(value.is_plain, "the parts of what is no array")
     axis = attrs.get("axis", 0) % len(value.shape)
-    length = int(value.shape[axis])
+    length = value.shape[axis]
     split = given.value(1) if given.has(1) else Value(content=np.array(1))
     require(split.is_known, "sizes that are not known")
-    sizes = np.asarray(split.content)
-    is_unbound = not sizes.shape and int(sizes) == 1 and not attrs.get("keepdims", 1)
-    if not sizes.shape:
-        step = int(sizes)
-        require(step > 0, "no size of parts")
-        sizes = np.array([min(step, length - start) for start in range(0, length, step)])
+    sizes = sizes_in(split.content)
+    if not split.content.shape:
+        require(sizes[0] > 0, "no size of parts")
+        require(length > 0, "no parts")
+        parts = _Parts(given, value, axis, sizes[0], sizes[0] == 1 and not attrs.get("keepdims", 1))
+        return Value(items=parts if is_variable(parts.count) else tuple(parts))
     label, op = given.node.label, given.node.op_type
-    if sizes.min(initial=0) < 0 or sizes.sum() != length:
+    if any(size < 0 for size in sizes) or sum(sizes) != length:
         message = f"node {label!r} ({op}): sizes of parts"
-        raise InvalidNode(explain(message, accepted=f"at least 0, {length} in all", got=sizes.tolist()), node=label)
+        raise InvalidNode(explain(message, accepted=f"at least 0, {length} in all", got=sizes), node=label)
     require(0 < len(sizes) <= _MOST_PARTS, "too many parts")
-    parts = _split(given, value, sizes, axis)
-    return Value(items=tuple([given.one("Squeeze", [part], [axis]) for part in parts] if is_unbound else parts))
+    return Value(items=tuple(_split(given, value, sizes, axis)))
 
 
-def _split(given: _Given, value: Value, sizes: np.ndarray[Any, Any], axis: int) -> list[Value]:
+class _Parts:
+    """Parts of one size along an axis, of which the last may be smaller; `count` of them, which may vary.
+
+    Who asks for one, or for how many there are, leaves that open; all of them together are as many as there are now.
+    """
+
+    def __init__(self, given: _Given, whole: Value, axis: int, step: int, is_unbound: bool) -> None:
+        self._given, self._whole, self._axis, self._step, self._is_unbound = given, whole, axis, step, is_unbound
+        self._length = whole.shape[axis]
+        self.count = -(-self._length // step)
+
+    def part(self, place: int) -> Value:
+        """One of them."""
+        start, axes = place * self._step, np.array([self._axis])
+        bounds = shape_array([start]), shape_array([least(start + self._step, self._length)]), axes
+        return self._bare(self._given.one("Slice", [self._whole, *[Value(content=bound) for bound in bounds]]))
+
+    def _bare(self, part: Value) -> Value:
+        return self._given.one("Squeeze", [part], [self._axis]) if self._is_unbound else part
+
+    def __len__(self) -> int:
+        return int(self.count)
+
+    def __iter__(self) -> Iterator[Value]:
+        count = len(self)
+        require(count <= _MOST_PARTS, "too many parts")
+        sizes = [*[self._step] * (count - 1), self._length - self._step * (count - 1)]
+        return iter([self._bare(part) for part in _split(self._given, self._whole, sizes, self._axis)])
+
+    def __contains__(self, value: object) -> bool:
+        return False  # each is made when it is asked for
+
+
+def _split(given: _Given, value: Value, sizes: list[Any], axis: int) -> list[Value]:
     """The parts, in two steps where one Split has no room for them."""
-    groups = np.split(sizes, range(_MOST_AT_ONCE, len(sizes), _MOST_AT_ONCE))
+    groups = [sizes[first : first + _MOST_AT_ONCE] for first in range(0, len(sizes), _MOST_AT_ONCE)]
     if len(groups) > 1:
-        wholes = _split(given, value, np.array([group.sum() for group in groups]), axis)
+        wholes = _split(given, value, [sum(group) for group in groups], axis)
         return [part for whole, group in zip(wholes, groups, strict=True) for part in _split(given, whole, group, axis)]
     names = [f"{given.node.label}/{number}" for number in range(len(sizes))]
     if given.opset >= 13:
-        values = [value, Value(content=sizes.astype(np.int64))]
+        values = [value, Value(content=shape_array(sizes))]
         return given.convert(make_node("Split", ["x", "sizes"], names, given.node.label, axis=axis), values)
-    return given.convert(make_node("Split", ["x"], names, given.node.label, axis=axis, split=sizes.tolist()), [value])
+    return given.convert(make_node("Split", ["x"], names, given.node.label, axis=axis, split=sizes), [value])
 
 
 _MOST_AT_ONCE = 64

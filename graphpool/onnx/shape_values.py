@@ -66,6 +66,13 @@ def shape_array(items: Any, dtype: Any = np.int64) -> Any:
     return array.astype(dtype)
 
 
+def sizes_in(content: Any) -> list[Any]:
+    """The elements of an array of integers: those that vary as sizes, others as ints."""
+    if isinstance(content, ShapeArray):
+        return list(content.items.reshape(-1))
+    return [int(item) for item in np.asarray(content).reshape(-1)]
+
+
 def measure(node: Node, shape: tuple[int, ...]) -> Any:
     """What `Shape` or `Size` gives."""
     if node.op_type == "Size":

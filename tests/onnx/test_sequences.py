@@ -91,15 +91,19 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_sequences(name):
-    nodes, expected = CASES[name]
+def load(nodes):
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
     tensors = [numpy_helper.from_array(np.array(number), key) for key, number in NUMBERS.items()]
     tensors += [numpy_helper.from_array(np.array([2, 2]), "sizes"), numpy_helper.from_array(np.float32(0), "floor")]
     graph = helper.make_graph(nodes, "g", [x], [helper.ValueInfoProto(name="y")], tensors)
     file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    with gp.onnx.load(file, fallback=False) as model:
+    return gp.onnx.load(file, fallback=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sequences(name):
+    nodes, expected = CASES[name]
+    with load(nodes) as model:
         for n in (3, 6, 5):
             x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
             got, want = model.run({"x": x})["y"], expected(x)
@@ -109,6 +113,25 @@ def test_sequences(name):
             assert len(got) == len(want)
             for mine, theirs in zip(got, want, strict=True):
                 np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["parts of one size", "rows", "rows as PyTorch writes unbind", "a length"])
+def test_a_compilation_serves_any_number_of_parts(name):
+    nodes, expected = CASES[name]
+    with load(nodes) as model:
+        for n in (4, 70, 2, 8, 5000):
+            x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
+            np.testing.assert_array_equal(model.run({"x": x})["y"], expected(x))
+        assert model.stats().compilations == 1
+
+
+def test_as_many_parts_share_a_compilation():
+    with load([node("SplitToSequence", ["x", "two"], ["y"])]) as model:
+        for n in (7, 8, 7):
+            x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
+            for mine, first in zip(model.run({"x": x})["y"], (0, 2, 4, 6), strict=True):
+                np.testing.assert_array_equal(mine, x[first : first + 2])
+        assert model.stats().compilations == 1
 
 
 @pytest.mark.parametrize("n", [5, 64, 65, 300])
