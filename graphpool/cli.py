@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 MIN_ACCURACY = 0.98
 MOST_OFFSETS = 12
-SHAPE_HELP = "shape of an input, or size of a named dimension; 1..8 instead of a number is a range"
+SHAPE_HELP = "shape of an input, or size of a named dimension; 1..8 instead of a number is a range, past+new a sum"
 Report = dict[str, Any]
 
 
@@ -526,12 +526,17 @@ def _shapes(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _has_range(arguments: argparse.Namespace) -> bool:
     """Whether shapes are asked for of which the model has to serve all."""
-    return any(least != most for spans in _shapes(arguments).values() for least, most in spans)
+    given = [spans for spans in _shapes(arguments).values() if not isinstance(spans, str)]
+    return any(least != most for spans in given for least, most in spans)
 
 
-def _parse_shape(text: str) -> tuple[str, list[tuple[int, int]]]:
+def _parse_shape(text: str) -> tuple[str, list[tuple[int, int]] | str]:
     name, _, dims = text.rpartition("=")
+    if name and "+" in dims:
+        return name, dims
     spans = [dim.split("..") for dim in dims.split("x")]
     if not name or not all(len(span) <= 2 and all(end.isdecimal() and end.isascii() for end in span) for span in spans):
-        raise InvalidArgumentError(explain("--shape", accepted="NAME=2x3, or a range: NAME=1..8", got=text))
+        raise InvalidArgumentError(
+            explain("--shape", accepted="NAME=2x3, a range: NAME=1..8, or a sum of dimensions: NAME=A+B", got=text)
+        )
     return name, [(int(span[0]), int(span[-1])) for span in spans]

@@ -179,7 +179,10 @@ def test_info(capsys):
     ("arguments", "message"),
     [
         (["run", CNN], "input 'image' has no fixed shape; accepted: --shape batch=1 or --shape image=1x1x8x8"),
-        (["run", CNN, "--shape", "image"], "--shape; accepted: NAME=2x3, or a range: NAME=1..8; got: image"),
+        (
+            ["run", CNN, "--shape", "image"],
+            "--shape; accepted: NAME=2x3, a range: NAME=1..8, or a sum of dimensions: NAME=A+B; got: image",
+        ),
         (["run", "no-such-file.onnx"], "no-such-file.onnx"),
         (["run", CNN, "--shape", "batch=2", "--shape", "batch=3"], "--shape: 'batch' is given twice"),
         (["run", CNN, "--shape", "bach=2"], "no dimension or input is called 'bach'; accepted: batch, image"),

@@ -73,9 +73,10 @@ class Model(Ranked):
     shapes : mapping of str to int, (int, int) or sequence, optional
         The shapes to come, such as ``{"batch": (1, 8), "tokens": (1, 512)}``: for a named dimension a number or a
         range, both ends included; for an input one of these for each dimension, or a name, which says that sizes are
-        equal (``{"rows": (1, 9), "age": ("rows", 1), "job": ("rows", 1)}``). With all sizes declared, and no
-        `deciding` inputs, the model is compiled at once, one plan of memory holds for all shapes, `predict_peak` tells
-        the most that any of them takes, and what does not fit the engine's limit is refused now.
+        equal (``{"rows": (1, 9), "age": ("rows", 1), "job": ("rows", 1)}``); for a dimension that is as long as others
+        together their sum (``{"past": (0, 512), "new": (1, 8), "total": "past + new"}``). With all sizes declared, and
+        no `deciding` inputs, the model is compiled at once, one plan of memory holds for all shapes, `predict_peak`
+        tells the most that any of them takes, and what does not fit the engine's limit is refused now.
     metadata : object, optional
         What the importer knows of the model's origin; of an ONNX file a `graphpool.onnx.ModelMetadata`.
     priority : float, default=1.0

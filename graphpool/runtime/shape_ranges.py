@@ -13,9 +13,10 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, brief, exp
 from .mapped_reads import NO_READS
 from .memory_peak import MemoryPeak
 from .model_port import describe_port
+from .variable_form import SizeSum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from .engine import Engine
     from .mapped_reads import MappedReads
@@ -96,7 +97,8 @@ class ShapeRanges:
     declared : mapping of str to int, (int, int) or sequence
         By the name of a dimension a number or a range, both ends included; by the name of an input one of them for each
         dimension, a name for one that has the same size wherever that name stands, or None for one of which nothing is
-        said here. A name that is both is the dimension's.
+        said here. A name that is both is the dimension's. Of a dimension that is as long as others together their sum:
+        ``"past + tokens"``; one that has a sum of declared dimensions as its name is that, if nothing else is declared.
     ports : sequence of ModelPort
         The inputs.
 
@@ -106,6 +108,8 @@ class ShapeRanges:
         Of each size that is declared.
     dims : dict of str to tuple or None
         Of each input its dimensions, as `Symbols` takes them: fixed ones are ints.
+    sums : dict of str to SizeSum
+        Dimensions that are as long as others together.
     missing : tuple of str
         Sizes of which nothing is declared, described.
 
@@ -123,8 +127,11 @@ class ShapeRanges:
         self._ports = {port.name: port for port in ports}
         self._keys = {port.name: None if port.shape is None else _keys_of(port.name, port.shape) for port in ports}
         self._name_dimensions(declared)
+        self.sums: dict[str, SizeSum] = {}
         named = {key for keys in self._keys.values() for key in keys or () if isinstance(key, str)}
         for name, value in declared.items():
+            if name in named and isinstance(value, str):
+                continue
             if name in named:
                 self._declare(name, parse_span(name, value))
             elif name in self._ports:
@@ -135,6 +142,7 @@ class ShapeRanges:
                     explain(f"shapes: no dimension or input is called {brief(name)}", accepted=accepted or "none"),
                     name=name,
                 )
+        self._find_sums(declared, named)
         self.dims = {name: None if keys is None else tuple(map(self._dim, keys)) for name, keys in self._keys.items()}
         self.missing = tuple(self._find_missing(ports))
 
@@ -155,6 +163,21 @@ class ShapeRanges:
                     raise InvalidArgumentError(explain(what, accepted=accepted, got=repr(entry)), input_name=name)
         for name, keys in self._keys.items():
             self._keys[name] = None if keys is None else tuple([names.get(key, key) for key in keys])
+
+    def _find_sums(self, declared: Mapping[str, Any], named: Collection[str]) -> None:
+        """Note dimensions that are sums of declared ones, as is said of them or as they are called."""
+        for name in sorted(named):
+            text = declared.get(name, name)
+            is_said = name in declared and isinstance(text, str)
+            if not is_said and (name in self.spans or "+" not in name):
+                continue
+            found = None if name in self.spans else _parse_sum(text, self.spans)
+            if found is not None:
+                self.sums[name] = found
+            elif is_said:
+                known = ", ".join([key for key in self.spans if isinstance(key, str) and key != name])
+                accepted = f"a range, or a sum of numbers and of dimensions that have one: {known or 'none'}"
+                raise InvalidArgumentError(explain(f"shapes: {name!r}", accepted=accepted, got=repr(text)), name=name)
 
     def _declare(self, key: Key, span: Span) -> None:
         if self.spans.setdefault(key, span) != span:
@@ -188,6 +211,11 @@ class ShapeRanges:
 
     def _dim(self, key: Any) -> Any:
         """A dimension as `Symbols` takes it."""
+        if key in self.sums:
+            parts = [(name, self._dim(name)) for name in self.sums[key].names]
+            more = sum([dim for _, dim in parts if isinstance(dim, int)], self.sums[key].more)
+            names = tuple([name for name, dim in parts if not isinstance(dim, int)])
+            return SizeSum(names, more) if names else more
         least, most = self.spans.get(key, (0, 1))
         return most if least == most else None if isinstance(key, tuple) else key
 
@@ -198,13 +226,14 @@ class ShapeRanges:
             if keys is None:
                 yield f"the shape of input {port.name!r}"
             for key in keys or ():
-                if not isinstance(key, int) and key not in self.spans and key not in seen:
+                if not isinstance(key, int) and key not in self.spans and key not in self.sums and key not in seen:
                     seen.add(key)
                     yield describe_key(key)
 
     def check(self, shapes: Mapping[str, Any]) -> None:
         """Raise `InvalidShapeError` unless the shapes are among those that are declared."""
         found: dict[Any, tuple[int, str]] = {}
+        sums: list[tuple[str, int, str, tuple[int, ...]]] = []
         for name, shape in shapes.items():
             keys = self._keys[name]
             if keys is None or shape is None:
@@ -215,6 +244,8 @@ class ShapeRanges:
                     input_name=name,
                 )
             for axis, (key, size) in enumerate(zip(keys, shape, strict=True)):
+                if key in self.sums:
+                    sums.append((name, axis, key, shape))
                 if key not in self.spans:
                     continue
                 least, most = self.spans[key]
@@ -227,15 +258,26 @@ class ShapeRanges:
                 if known != size:
                     what = f"dimension {key!r} is {known} in input {where!r} and {size} in input {name!r}"
                     raise InvalidShapeError(explain(what, accepted="one size"), input_name=name, dim=axis)
+        sizes = {key: size for key, (size, _) in found.items()}
+        for name, axis, key, shape in sums:
+            if sizes.keys() >= {*self.sums[key].names} and self.sums[key].of(sizes) != shape[axis]:
+                accepted = f"{self.sums[key].of(sizes)}, {self.sums[key]}"
+                what = f"dimension {axis} of input {name!r}, {key!r}, is {shape[axis]}"
+                message = explain(what, accepted=accepted, got=f"shape {shape}")
+                raise InvalidShapeError(message, input_name=name, dim=axis)
 
     def largest_shapes(self) -> dict[str, tuple[int, ...]]:
         """The largest shape of each input of which all sizes are declared or fixed."""
-        sizes = {key: most for key, (_, most) in self.spans.items()}
+        sizes = self._with_sums({key: most for key, (_, most) in self.spans.items()})
         known = {name: keys for name, keys in self._keys.items() if keys is not None}
         whole = {
             name: keys for name, keys in known.items() if all(isinstance(key, int) or key in sizes for key in keys)
         }
         return {name: tuple([sizes.get(key, key) for key in keys]) for name, keys in whole.items()}
+
+    def _with_sums(self, sizes: Mapping[Any, int]) -> dict[Any, int]:
+        """Sizes of all that is declared, and of their sums."""
+        return {**sizes, **{name: found.of(sizes) for name, found in self.sums.items()}}
 
     # ---- boxes: part of the ranges
 
@@ -254,6 +296,8 @@ class ShapeRanges:
     def spans_at(self, box: Box) -> dict[str, Any]:
         """Of each input the span of each dimension, in a box."""
         spans = self.spans | dict(box)
+        for name, found in self.sums.items():
+            spans[name] = tuple([found.of({key: spans[key][end] for key in found.names}) for end in (0, 1)])
         return {
             name: tuple([(key, key) if isinstance(key, int) else spans[key] for key in keys or ()])
             for name, keys in self._keys.items()
@@ -266,7 +310,7 @@ class ShapeRanges:
 
     def sizes_at(self, point: Mapping[Key, int]) -> dict[str, int]:
         """Sizes by name: given ones, and those that are fixed."""
-        sizes = {key: most for key, (_, most) in self.spans.items()} | dict(point)
+        sizes = self._with_sums({key: most for key, (_, most) in self.spans.items()} | dict(point))
         return {name_of(key): size for key, size in sizes.items()}
 
 
@@ -297,6 +341,16 @@ def halves(box: Box, key: Any) -> list[Box]:
     least, most = box[key]
     middle = (least + most) // 2
     return [{**box, key: (least, middle)}, {**box, key: (middle + 1, most)}]
+
+
+def _parse_sum(text: str, known: Collection[Any]) -> SizeSum | None:
+    """The sum that a text is of known names and numbers; None for other texts."""
+    parts = [part.strip() for part in text.split("+")]
+    names = tuple([part for part in parts if part in known])
+    numbers = [part for part in parts if part not in known]
+    if not names or not all(number.isdecimal() and number.isascii() for number in numbers):
+        return None
+    return SizeSum(names, sum(map(int, numbers)))
 
 
 def parse_span(name: str, value: Any) -> Span:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .primitive import Buffers
     from .scheduling import ScheduleOptions
 
-__all__ = ["SizeName", "Symbols", "VariableForm"]
+__all__ = ["SizeName", "SizeSum", "Symbols", "VariableForm"]
 
 
 class SizeName(NamedTuple):
@@ -42,13 +42,28 @@ class SizeName(NamedTuple):
         return f"{self.what} of {self.name}"
 
 
+class SizeSum(NamedTuple):
+    """Stands for a dimension that is as long as others together, and so many more."""
+
+    names: tuple[str, ...]
+    more: int
+
+    def __str__(self) -> str:
+        return " + ".join([*self.names, *([str(self.more)] if self.more or not self.names else [])])
+
+    def of(self, sizes: Mapping[Any, Any]) -> Any:
+        """Its size where these are those of the names."""
+        return sum([sizes[name] for name in self.names], self.more)
+
+
 class Symbols:
     """The sizes of a model's inputs that may vary: those of one name and value are one.
 
     Parameters
     ----------
     dims : mapping of name to sequence or None
-        Of each input the dimensions: an int is fixed, equal names stand for one size, None for one of its own.
+        Of each input the dimensions: an int is fixed, equal names stand for one size, None for one of its own; a
+        `SizeSum` of names that stand elsewhere holds for all shapes.
     shapes : mapping of name to tuple of int or None
         What they are now.
     trace : Trace
@@ -73,8 +88,8 @@ class Symbols:
             sizes: list[Any] = []
             for axis, size in enumerate(shape):
                 dim = wanted[axis] if wanted is not None else None
-                if isinstance(dim, int):
-                    sizes.append(size)
+                if isinstance(dim, (int, SizeSum)):
+                    sizes.append(size if isinstance(dim, int) else dim)
                     continue
                 key = (name, axis) if dim is None else (dim, ~size)
                 if key not in found:
@@ -83,6 +98,10 @@ class Symbols:
                 found[key][1].append((name, axis))
                 sizes.append(found[key][0])
             self.shapes[name] = tuple(sizes)
+        known = {dim: size for (dim, _), (size, _) in found.items()}
+        for name, given in self.shapes.items():
+            if given is not None:
+                self.shapes[name] = tuple([dim.of(known) if isinstance(dim, SizeSum) else dim for dim in given])
         self._ranks: dict[Any, int | None] = {
             name: None if shape is None else len(shape) for name, shape in shapes.items()
         }

@@ -22,6 +22,7 @@ from tests.helpers.memory import run_threads
 from tests.helpers.tree import ROOT
 
 onnx = pytest.importorskip("onnx")
+Node = onnx.helper.make_node
 
 RANGES = {
     "mlp": {"n": (1, 300)},
@@ -261,7 +262,7 @@ def test_a_name_of_two_inputs_has_one_size(engine):
         ({"n": (-1, 4)}, "got: (-1, 4)"),
         ({"n": ()}, "got: ()"),
         ({"n": (1, 2, 3)}, "got: (1, 2, 3)"),
-        ({"n": "1..4"}, "got: '1..4'"),
+        ({"n": "1..4"}, "accepted: a range, or a sum of numbers and of dimensions that have one: none; got: '1..4'"),
         ({"n": 1.5}, "got: 1.5"),
         ({"n": (1, 2.5)}, "got: (1, 2.5)"),
         ({"n": True}, "got: True"),
@@ -294,6 +295,97 @@ def test_ways_to_declare(engine, shapes):
     with MODELS["mlp"].load(engine, shapes=shapes) as model:
         assert model.predict_peak().sizes == {"n": 40}
         assert model.predict_peak().shapes == {"x": (40, 24)}
+
+
+# ---- sums
+
+DECODER = DynamicModel(
+    (
+        Node("Concat", ["past", "x"], ["present"], axis=1),
+        Node("Transpose", ["present"], ["keys"], perm=[0, 2, 1]),
+        Node("MatMul", ["x", "keys"], ["scores"]),
+        Node("Unsqueeze", ["mask", "one"], ["row"]),
+        Node("Add", ["scores", "row"], ["masked"]),
+        Node("Softmax", ["masked"], ["shares"]),
+        Node("MatMul", ["shares", "present"], ["y"]),
+    ),
+    {"mask": ("f", "b", "t"), "x": ("f", "b", "q", 24), "past": ("f", "b", "p", 24)},
+    {"y": 3, "present": 3},
+    {"one": np.array([1])},
+    {},
+)
+"""Its mask covers the past and what is new."""
+
+
+def decoder_arrays(rng, b, q, p):
+    return DECODER.arrays({"b": b, "q": q, "p": p, "t": p + q}, rng)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "name"),
+    [
+        ({"b": (1, 3), "q": (1, 4), "p": (0, 30), "t": "p + q"}, "t"),
+        ({"t": "q+p", "b": (1, 3), "q": (1, 4), "p": (0, 30)}, "t"),
+        ({"b": (1, 3), "q": (1, 4), "p": (0, 30), "mask": ("b", "p + q")}, "p + q"),
+        ({"b": (1, 3), "q": 4, "p": (0, 30), "t": "p + q"}, "t"),
+        ({"b": 2, "q": 4, "p": (0, 30), "t": "p + 4"}, "t"),
+        ({"b": 2, "q": 1, "p": 30, "t": "p + q"}, "t"),
+    ],
+)
+def test_a_dimension_is_as_long_as_others_together(engine, shapes, name):
+    rng = np.random.default_rng(1)
+    spans = [shapes[key] if isinstance(shapes[key], tuple) else (shapes[key],) * 2 for key in "bqp"]
+    with DECODER.load(engine, shapes=shapes) as model:
+        worst, compilations = model.predict_peak(), model.stats().compilations
+        most = [span[1] for span in spans]
+        assert worst.is_complete
+        assert worst.is_exact
+        assert worst.sizes == {**dict(zip("bqp", most, strict=True)), name: most[1] + most[2]}
+        for _ in range(12):
+            b, q, p = (int(rng.integers(least, most + 1)) for least, most in spans)
+            arrays = decoder_arrays(rng, b, q, p)
+            with DECODER.load(engine, {"b": b, "q": q, "p": p, "t": p + q}) as fixed:
+                for key, wanted in fixed.run(arrays).items():
+                    np.testing.assert_allclose(model.run(arrays)[key], wanted, rtol=1e-5, atol=1e-6)
+            assert model.predict_peak(arrays) <= worst
+        assert model.stats().compilations == compilations
+        b, q, p = most
+        wrong = decoder_arrays(rng, b, q, p) | {"mask": np.zeros((b, p + q - 1), np.float32)}
+        message = f"dimension 1 of input 'mask', '{name}', is {p + q - 1}; accepted: {p + q}, "
+        for refuses in (model.run, model.predict_peak):
+            with pytest.raises(gp.InvalidShapeError, match=re.escape(message)):
+                refuses(wrong)
+        copied = pickle.loads(pickle.dumps(model))
+        with copied, copied.engine:
+            assert copied.predict_peak() == worst
+
+
+def test_what_the_file_calls_by_a_sum_is_one(engine):
+    file = DECODER.proto()
+    file.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "p + q"
+    ranges, rng = {"b": (1, 2), "q": (1, 4), "p": (0, 30)}, np.random.default_rng(2)
+    with gp.onnx.load(file, engine=engine, shapes=ranges) as model:
+        assert model.predict_peak().sizes == {"b": 2, "q": 4, "p": 30, "p + q": 34}
+        with pytest.raises(gp.InvalidShapeError, match="'p \\+ q', is 9; accepted: 8, p \\+ q"):
+            model.run(decoder_arrays(rng, 2, 3, 5) | {"mask": np.zeros((2, 9), np.float32)})
+    with gp.onnx.load(file, engine=engine, shapes={"b": (1, 2), "q": (1, 4)}) as model:
+        model.run(decoder_arrays(rng, 2, 3, 5))
+        with pytest.raises(gp.InvalidArgumentError, match="none for dimension 'p \\+ q', dimension 'p'"):
+            model.predict_peak()
+    with gp.onnx.load(file, engine=engine, shapes={"b": 2, "q": 3, "p": (5, 6), "p + q": 8}) as model:
+        assert model.run(decoder_arrays(rng, 2, 3, 5))["y"].shape == (2, 3, 24)
+
+
+@pytest.mark.parametrize("text", ["p + z", "z", "p - q", "t + 1", "+", "8"])
+def test_sums_that_are_none(engine, text):
+    message = (
+        f"shapes: 't'; accepted: a range, or a sum of numbers and of dimensions that have one: p, q; got: {text!r}"
+    )
+    with pytest.raises(gp.InvalidArgumentError, match=re.escape(message)):
+        DECODER.load(engine, shapes={"p": (0, 9), "q": (1, 4), "t": text})
+    with pytest.raises(gp.InvalidArgumentError, match="shapes: 't'; accepted: a range, or a sum"):
+        DECODER.load(engine, shapes={"p": (0, 9), "q": 1, "mask": (None, (1, 9)), "t": "p + q"})
+    assert engine.budget.in_use == 0
 
 
 def test_a_number_is_fixed(engine):
