@@ -34,7 +34,7 @@ from .patterns import PATTERNS
 from .place.link import link, link_constants
 from .place.merging import Relowering, place_steps
 from .place.placement import find_inplace_ports
-from .place.streams import step_signature
+from .place.streams import step_signatures
 from .products.horizontal_fusion import emit_horizontal_fusion, find_horizontal_fusions
 from .rewrites import REWRITES
 from .support import supports
@@ -246,7 +246,7 @@ def make_primitive(
     in_port, out_port = ({tensor.id: k for k, tensor in enumerate(side)} for side in (inputs, outputs))
     details = ProgramDetails(
         kinds=tuple(lowering.kinds[step.op_id] for step in steps),
-        signatures=tuple(map(step_signature, steps)),
+        signatures=step_signatures(steps),
         nodes=linked.order,
         buffers=linked.buffers(),
         tensors=tuple([None if tensor_id is None else made_by.get(tensor_id) for tensor_id in held]),

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from graphpool._dataclasses import dataclass, replace
 from graphpool.fork import cached_property
 
-from ....runtime.costs import has_costs, stage_key, stage_latencies
+from ....runtime.costs import has_costs, stage_latencies
 from ....runtime.scheduling import MIN_MEASURED_GAIN, chosen_policy
 from ....schedule import Run
-from .streams import StepGraph, schedule_steps, schedule_units, step_cost, step_signature
+from .streams import StepGraph, measured_latency, schedule_steps, schedule_units, step_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -48,7 +48,7 @@ class Relowering:
 
     def latency(self, step: Step, lowering: Lowering) -> float:
         """Seconds of a step that all threads share: as it was measured by itself, else as `step_cost` has it."""
-        found = stage_latencies().get(stage_key([[step_signature(step)]], self.threads))
+        found = measured_latency(step, self.threads)
         return step_cost(step, self._by_id[step.op_id], lowering.shapes, self.threads) if found is None else found
 
     @cached_property
@@ -124,8 +124,7 @@ def _readers(joint: Lowering, ids: tuple[int, ...]) -> set[int]:
 
 def _is_measured(partition: Relowering, steps: Sequence[Step]) -> bool:
     """Whether each step was measured by itself."""
-    keys = [stage_key([[step_signature(step)]], partition.threads) for step in steps]
-    return all(stage_latencies().get(key) is not None for key in keys)
+    return all(measured_latency(step, partition.threads) is not None for step in steps)
 
 
 def fused_steps(lowering: Lowering, ids: Collection[int]) -> list[Step]:

@@ -6,7 +6,6 @@ are placed together, as one node: a *unit*. The schedule of the units is then wr
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import inf, prod
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -16,7 +15,7 @@ from graphpool.fork import cached_property
 
 from ....graph.shapes import conv_weight_axes
 from ....runtime._program import ARENA, FIRST_EXTERNAL
-from ....runtime.costs import cost_key, stage_key, stage_latencies, step_costs
+from ....runtime.costs import cost_key, has_costs, stage_key, stage_latencies, step_costs
 from ....runtime.machine import (
     CACHED_NBYTES,
     MEMORY_BANDWIDTH,
@@ -30,12 +29,12 @@ from ....schedule import DependencyGraph, Run, Schedule
 from ....schedule.simulation import roofline_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
 
     from ....graph.op import Op
     from ....runtime.scheduling import ScheduleOptions
     from ....schedule.instructions import Instruction
-    from ....typing import DataType
     from ..lower.lowering import Lowering
     from ..lower.steps import Step
     from ..lower.values import Buffer
@@ -44,11 +43,13 @@ __all__ = [
     "StepGraph",
     "StepPlan",
     "measured_cost",
+    "measured_latency",
     "schedule_steps",
     "schedule_units",
     "step_cost",
     "step_edges",
     "step_signature",
+    "step_signatures",
     "touched_nbytes",
 ]
 
@@ -99,7 +100,7 @@ class StepGraph:
             tuple(step_cost(step, by_id[step.op_id], lowering.shapes, n) for step in steps) for n in (1, threads)
         )
         names = tuple(f"{number} {by_id[step.op_id].kind}" for number, step in enumerate(steps))
-        edges, signatures = step_edges(steps, *nports), tuple(map(step_signature, steps))
+        edges, signatures = step_edges(steps, *nports), step_signatures(steps)
         return cls(edges, _find_units(steps), alone, shared, _traffic(steps), names, signatures)
 
     @cached_property
@@ -221,18 +222,27 @@ def _are_alternatives(a: Step, b: Step) -> bool:
     return a.guard[0] == b.guard[0] and a.guard[1] != b.guard[1]
 
 
+def step_signatures(steps: Iterable[Step]) -> tuple[str, ...]:
+    """What the cost of each step depends on: kernel, tasks, types, shapes and strides of the arguments, parameters."""
+    layouts: dict[tuple[Any, ...], str] = {}  # what one step writes the next one reads
+    return tuple([_signature(step, layouts) for step in steps])
+
+
 def step_signature(step: Step) -> str:
-    """What the cost of a step depends on: kernel, tasks, types, shapes and strides of the arguments, parameters."""
-    args = " ".join([_layout(value.dtype, value.shape, value.strides) for value in step.args])
+    """That of one step."""
+    return _signature(step, {})
+
+
+def _signature(step: Step, layouts: dict[tuple[Any, ...], str]) -> str:
+    """That of a step, with the texts of the layouts that are known."""
+    keys = [(value.dtype, value.shape, value.strides) for value in step.args]
+    for dtype, shape, strides in keys:
+        if (dtype, shape, strides) not in layouts:
+            layouts[dtype, shape, strides] = f"{dtype}{list(shape)}/{list(strides)}"
+    args = " ".join([layouts[key] for key in keys])
     # a block that points to memory differs from process to process
     params = "" if step.call.keep else f" {crc32(step.call.params.tobytes()):08x}"
     return f"{step.call.kernel.name}:{step.call.kernel.isa} x{step.call.ntasks}{params} {args}"
-
-
-@lru_cache(1024)
-def _layout(dtype: DataType, shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
-    """How a value lies, as text; what one step writes the next one reads."""
-    return f"{dtype}{list(shape)}/{list(strides)}"
 
 
 def step_cost(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]], threads: int) -> float:
@@ -263,9 +273,13 @@ def _traffic(steps: Sequence[Step]) -> tuple[float, ...]:
 
 def measured_cost(step: Step, threads: int) -> float | None:
     """Seconds of a step on so many threads if they were measured: in the model, else by itself."""
-    signature = step_signature(step)
-    found = step_costs().get(cost_key(signature, threads))
-    return stage_latencies().get(stage_key([[signature]], threads)) if found is None else found
+    found = step_costs().get(cost_key(step_signature(step), threads)) if has_costs() else None
+    return measured_latency(step, threads) if found is None else found
+
+
+def measured_latency(step: Step, threads: int) -> float | None:
+    """Seconds of a step by itself on so many threads if they were measured."""
+    return stage_latencies().get(stage_key([[step_signature(step)]], threads)) if has_costs() else None
 
 
 def _flops(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]]) -> float:
