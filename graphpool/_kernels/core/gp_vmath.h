@@ -98,35 +98,24 @@ GP_INLINE gp_vf gp_exp_near(gp_vf r)
     return near;
 }
 
-/* e^x of `count` vectors, 4 at most; where there is an instruction for any exponent, 0 below `least`: lanes that it is not
- * asked for cost nothing, and one whose result is too small for a float hundreds of cycles on Intel's processors. */
-GP_INLINE void gp_exp_from(gp_vf *x, const int count, const float least)
+/* e^x of `count` vectors, 4 at most. An instruction whose result is denormal, or 0 instead, takes some hundred cycles on
+ * Intel's processors, unless a mask leaves it out: elements that become 0 do not get there. */
+GP_INLINE void gp_exp_each(gp_vf *x, const int count)
 {
     gp_vf whole[4], r[4], near[4];
+    GP_EACH(i, count)
+        whole[i] = gp_exp_split(gp_vclamp(x[i], gp_splat(-104.0f), gp_splat(89.0f)), &r[i]);
+    gp_exp_near_each(r, near, count);
+    GP_EACH(i, count) {
 #if defined(__AVX512F__)
-    GP_EACH(i, count)
-        whole[i] = gp_exp_split(gp_vat_most(x[i], gp_splat(89.0f)), &r[i]);
-    gp_exp_near_each(r, near, count);
-    GP_EACH(i, count) {
-        const __mmask16 is_seen = _mm512_cmp_ps_mask((__m512)x[i], (__m512)gp_splat(least), _CMP_NLT_UQ);
-        x[i] = (gp_vf)_mm512_maskz_scalef_ps(is_seen, (__m512)(near[i] + 1.0f), (__m512)(whole[i] - GP_ROUND_F32));
-    }
+        const __mmask16 is_above = _mm512_cmp_ps_mask((__m512)x[i], _mm512_set1_ps(-104.0f), _CMP_NLE_UQ);
+        x[i] = (gp_vf)_mm512_maskz_scalef_ps(is_above, (__m512)(near[i] + 1.0f), (__m512)(whole[i] - GP_ROUND_F32));
 #else /* y 2^n as (y 2^a) 2^b, of which the first is exact */
-    GP_EACH(i, count)
-        whole[i] = gp_exp_split(gp_vclamp(x[i], gp_splat(least), gp_splat(89.0f)), &r[i]);
-    gp_exp_near_each(r, near, count);
-    GP_EACH(i, count) {
         const gp_vi half = (gp_vi)whole[i] >> 1;
         const gp_vf a = gp_power_of_two(half), b = gp_power_of_two((gp_vi)whole[i] - half);
         x[i] = gp_vfma(near[i], a, a) * b;
-    }
 #endif
-}
-
-/* e^x of `count` vectors, 4 at most. */
-GP_INLINE void gp_exp_each(gp_vf *x, const int count)
-{
-    gp_exp_from(x, count, -104.0f);
+    }
 }
 
 GP_INLINE gp_vf gp_exp(gp_vf x)
@@ -135,28 +124,17 @@ GP_INLINE gp_vf gp_exp(gp_vf x)
     return x;
 }
 
-#define GP_LOG_LEAST (-87.33654f) /* above the logarithm of the least normal number, 2^-126 */
-
-/* e^x where it is a normal number: results below 2^-126 may be 0, so that one factor does where there is no instruction
- * for any exponent. */
+/* e^x where it is a normal number: results below 2^-126 may be 0, so that one factor does. */
 GP_INLINE gp_vf gp_exp_normal(gp_vf x)
 {
-#if defined(__AVX512F__)
-    gp_exp_from(&x, 1, GP_LOG_LEAST);
-    return x;
-#else
     gp_vf r;
     const gp_vf whole = gp_exp_split(gp_vclamp(x, gp_splat(-88.0f), gp_splat(89.0f)), &r);
     return (gp_exp_near(r) + 1.0f) * gp_power_of_two((gp_vi)whole);
-#endif
 }
 
 /* The same of `count` vectors, 4 at most, none of whose elements is above 88. */
 GP_INLINE void gp_exp_below(gp_vf *x, const int count)
 {
-#if defined(__AVX512F__)
-    gp_exp_from(x, count, GP_LOG_LEAST);
-#else
     gp_vf whole[4], r[4], near[4];
     GP_EACH(i, count)
         whole[i] = gp_exp_split(gp_vat_least(x[i], gp_splat(-88.0f)), &r[i]);
@@ -165,14 +143,13 @@ GP_INLINE void gp_exp_below(gp_vf *x, const int count)
         const gp_vf power = gp_power_of_two((gp_vi)whole[i]);
         x[i] = gp_vfma(near[i], power, power);
     }
-#endif
 }
 
 /* e^x - 1, exact in the last places also near 0; -1 is what it is for less than -18. */
 GP_INLINE gp_vf gp_expm1(gp_vf x)
 {
-    gp_vf r;
-    const gp_vf n = gp_exp_split(gp_vclamp(x, gp_splat(-25.0f), gp_splat(89.0f)), &r) - GP_ROUND_F32;
+    gp_vf r; /* from -30 on down the result rounds to -1 */
+    const gp_vf n = gp_exp_split(gp_vclamp(x, gp_splat(-30.0f), gp_splat(89.0f)), &r) - GP_ROUND_F32;
     const gp_vf near = gp_exp_near(r), zero = {0};
     const gp_vf here = gp_vselect(gp_vequal(x, zero), x, near);
     return gp_vselect(gp_vequal(n, zero), here, gp_scale(near + 1.0f, n) - 1.0f);
@@ -372,8 +349,8 @@ GP_INLINE gp_vf gp_acos(gp_vf x)
 }
 
 /* Sum of e^(x[i] - shift) over n elements, GP_SUM_BLOCK at most, none of which is above shift; the terms go to y where it is
- * not NULL. */
-GP_INLINE double gp_exp_block(const float *x, int64_t n, float shift, float *y)
+ * not NULL, which has room for whole vectors, or else is written as far as they go. */
+GP_INLINE double gp_exp_block(const float *x, int64_t n, float shift, float *y, const int has_room)
 {
     const gp_vf s = gp_splat(shift);
     gp_vf sum[4] = {{0}, {0}, {0}, {0}};
@@ -394,7 +371,7 @@ GP_INLINE double gp_exp_block(const float *x, int64_t n, float shift, float *y)
         gp_vf term = (n - i < GP_VL ? gp_load_part(x + i, n - i, -INFINITY) : gp_load(x + i)) - s;
         gp_exp_below(&term, 1);
         if (y)
-            gp_store_part(y + i, term, n - i);
+            gp_store_part(y + i, term, has_room ? GP_VL : n - i);
         sum[0] += term;
     }
     return gp_lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
@@ -405,7 +382,7 @@ GP_INLINE double gp_exp_row(const float *x, int64_t n, float shift, float *y)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i += GP_SUM_BLOCK)
-        sum += gp_exp_block(x + i, gp_min(n - i, GP_SUM_BLOCK), shift, y ? y + i : NULL);
+        sum += gp_exp_block(x + i, gp_min(n - i, GP_SUM_BLOCK), shift, y ? y + i : NULL, 0);
     return sum;
 }
 

@@ -45,23 +45,25 @@ static void softmax_row(const softmax_params *p, const operands *o, const int64_
     const float *x = gp_gather(o->src + at[0], p->axis_stride[0], n, row);
     float *y = gp_sink_row(&o->sink, at[1], p->axis_stride[1], row);
     const float shift = get_shift(p, gp_row_max(x, n));
-    const double sum = gp_exp_row(x, n, shift, p->is_log ? NULL : y);
+    float exps[GP_SUM_BLOCK]; /* of a row that fits: read in vectors as they were written, whatever is left over */
+    const int fits = n <= GP_SUM_BLOCK && !p->is_log;
+    const double sum = fits ? gp_exp_block(x, n, shift, exps, 1) : gp_exp_row(x, n, shift, p->is_log ? NULL : y);
     if (p->is_log) {
-        const float log_sum = (float)log(sum);
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (x[i] - shift) - log_sum;
+        const gp_vf s = gp_splat(shift), log_sum = gp_splat((float)log(sum));
+        for (int64_t i = 0; i < n; i += GP_VL)
+            gp_store_part(y + i, (gp_load_some(x + i, n - i) - s) - log_sum, n - i);
     } else {
-        const float scale = get_scale(p, sum);
-        for (int64_t i = 0; i < n; i++)
-            y[i] *= scale;
+        const gp_vf scale = gp_splat(get_scale(p, sum));
+        for (int64_t i = 0; i < n; i += GP_VL)
+            gp_store_part(y + i, (fits ? gp_load(exps + i) : gp_load_some(y + i, n - i)) * scale, n - i);
     }
     gp_emit(&o->sink, y, n, at[1], p->axis_stride[1]);
     if (o->stats)
         o->stats[at[2]] = (float)(shift + log(sum));
 }
 
-/* Vectors of a row that is short: as many as keep GP_VL rows in registers, or near them. */
-#define SHORT_VECTORS 2
+/* Elements of rows of which GP_VL, and their terms, lie in L1. */
+#define SHORT_ROW 128
 
 /* Reciprocals of sums, as of `get_scale`. */
 GP_INLINE gp_vf get_scales(const softmax_params *p, gp_vf sums)
@@ -70,50 +72,73 @@ GP_INLINE gp_vf get_scales(const softmax_params *p, gp_vf sums)
     return p->inf_as_zero ? gp_vselect(gp_vequal(sums, zeros), zeros, 1.0f / sums) : 1.0f / sums;
 }
 
-/* `count` rows from `first` on, GP_VL at most, of nv vectors, of which the last has n elements. What lies behind the end is
- * -inf, whose exponential is 0. */
-GP_INLINE void softmax_short(const softmax_params *p, const operands *o, int64_t first, int64_t count, const int nv,
-                             int64_t n)
+/* Lane by lane the largest elements of a row of n; NaNs are passed over. */
+GP_INLINE gp_vf find_most(const float *x, int64_t n)
 {
+    gp_vf most = gp_splat(-INFINITY);
+    for (; n > 0; n -= GP_VL, x += GP_VL)
+        most = gp_vmax(n < GP_VL ? gp_load_part(x, n, -INFINITY) : gp_load(x), most);
+    return most;
+}
+
+/* Lane by lane the sum of e^(x[i] - shift) over the nv vectors of a row of n. The terms go to y in whole vectors, or x[i] - shift;
+ * what lies behind the end is -inf, whose exponential is 0. */
+GP_INLINE gp_vf add_exps(const float *x, int64_t n, float shift, const int is_log, float *y, const int nv)
+{
+    const gp_vf s = gp_splat(shift);
+    gp_vf term[4], total = {0};
+    GP_EACH(k, nv) {
+        const int64_t left = n - k * GP_VL;
+        term[k] = (left < GP_VL ? gp_load_part(x + k * GP_VL, left, -INFINITY) : gp_load(x + k * GP_VL)) - s;
+        if (is_log)
+            gp_store(y + k * GP_VL, term[k]);
+    }
+    gp_exp_below(term, nv);
+    GP_EACH(k, nv) {
+        if (!is_log)
+            gp_store(y + k * GP_VL, term[k]);
+        total += term[k];
+    }
+    return total;
+}
+
+/* `count` rows from `first` on, GP_VL at most: each step of their maxima and sums serves all of them. is_vector: they are a
+ * vector or less. */
+GP_INLINE void softmax_short(const softmax_params *p, const operands *o, int64_t first, int64_t count, const int is_log,
+                             const int is_vector)
+{
+    const int64_t n = is_vector ? gp_min(p->axis, GP_VL) : p->axis, pitch = is_vector ? GP_VL : (n + GP_VL - 1) & -GP_VL;
     int64_t at[GP_VL][GP_SPACE_OPERANDS];
-    float shift[GP_VL], scale[GP_VL], sum[GP_VL];
-    gp_vf x[GP_VL][SHORT_VECTORS], part[GP_VL];
-#pragma GCC unroll 16
-    for (int j = 0; j < GP_VL; j++) {
-        gp_offsets(&p->outer, first + (j < count ? j : 0), at[j]); /* the first row again instead of those there are not */
-        const float *from = o->src + at[j][0];
-#pragma GCC unroll 2
-        for (int k = 0; k < nv; k++, from += GP_VL)
-            x[j][k] = k + 1 < nv || n == GP_VL ? gp_load(from) : gp_load_part(from, n, -INFINITY);
-        part[j] = gp_vmax(x[j][0], gp_splat(-INFINITY));
-        if (nv > 1)
-            part[j] = gp_vmax(x[j][1], part[j]);
+    float shift[GP_VL], scale[GP_VL], sum[GP_VL], terms[GP_VL * SHORT_ROW];
+    gp_vf part[GP_VL] = {{0}};
+    for (int64_t j = 0; j < count; j++) {
+        gp_offsets(&p->outer, first + j, at[j]);
+        part[j] = find_most(o->src + at[j][0], n);
     }
     const gp_vf most = gp_across_lanes(1, part), least = gp_splat(-INFINITY);
     gp_store(shift, p->inf_as_zero ? gp_vselect(gp_vequal(most, least), (gp_vf){0}, most) : most);
-#pragma GCC unroll 16
-    for (int j = 0; j < GP_VL; j++) {
-        const gp_vf s = gp_splat(shift[j]);
-        gp_vf total = {0}, term[2];
-        GP_EACH(k, nv)
-            term[k] = x[j][k] -= s;
-        gp_exp_below(term, nv);
-        GP_EACH(k, nv) {
-            x[j][k] = p->is_log ? x[j][k] : term[k];
-            total += term[k];
-        }
+    for (int64_t j = 0; j < count; j++) {
+        const float *x = o->src + at[j][0];
+        float *y = terms + j * pitch;
+        gp_vf total = {0};
+        int64_t left = n;
+        for (; !is_vector && left >= 4 * GP_VL; left -= 4 * GP_VL, x += 4 * GP_VL, y += 4 * GP_VL)
+            total += add_exps(x, left, shift[j], is_log, y, 4);
+        for (; is_vector ? y == terms + j * pitch : left > 0; left -= GP_VL, x += GP_VL, y += GP_VL)
+            total += add_exps(x, left, shift[j], is_log, y, 1);
         part[j] = total;
     }
     const gp_vf sums = gp_across_lanes(0, part);
     gp_store(sum, sums);
-    gp_store(scale, p->is_log ? gp_log(sums) : get_scales(p, sums));
-    for (int j = 0; j < count; j++) {
-        float row[SHORT_VECTORS * GP_VL], *y = gp_sink_row(&o->sink, at[j][1], p->axis_stride[1], row);
+    gp_store(scale, is_log ? gp_log(sums) : get_scales(p, sums));
+    for (int64_t j = 0; j < count; j++) {
+        float row[SHORT_ROW], *y = gp_sink_row(&o->sink, at[j][1], p->axis_stride[1], row);
         const gp_vf s = gp_splat(scale[j]);
-#pragma GCC unroll 2
-        for (int k = 0; k < nv; k++)
-            gp_store_part(y + k * GP_VL, p->is_log ? x[j][k] - s : x[j][k] * s, k + 1 < nv ? GP_VL : n);
-        gp_emit(&o->sink, y, p->axis, at[j][1], p->axis_stride[1]);
+        for (int64_t i = 0; i < pitch; i += GP_VL) {
+            const gp_vf term = gp_load(terms + j * pitch + i);
+            gp_store_part(y + i, is_log ? term - s : term * s, n - i);
+        }
+        gp_emit(&o->sink, y, n, at[j][1], p->axis_stride[1]);
         if (o->stats)
             o->stats[at[j][2]] = (float)(shift[j] + log(sum[j]));
     }
@@ -121,13 +146,13 @@ GP_INLINE void softmax_short(const softmax_params *p, const operands *o, int64_t
 
 static void softmax_short_rows(const softmax_params *p, const operands *o, int64_t begin, int64_t end)
 {
-    for (; begin < end; begin += GP_VL) {
-        const int64_t count = gp_min(end - begin, GP_VL);
-        if (p->axis <= GP_VL)
-            softmax_short(p, o, begin, count, 1, p->axis);
+    for (; begin < end; begin += GP_VL)
+        if (p->is_log)
+            softmax_short(p, o, begin, gp_min(end - begin, GP_VL), 1, 0);
+        else if (p->axis <= GP_VL)
+            softmax_short(p, o, begin, gp_min(end - begin, GP_VL), 0, 1);
         else
-            softmax_short(p, o, begin, count, 2, p->axis - GP_VL);
-    }
+            softmax_short(p, o, begin, gp_min(end - begin, GP_VL), 0, 0);
 }
 
 /* The maximum of each of w columns, NaNs passed over. */
@@ -192,7 +217,7 @@ GP_DEFINE_KERNEL(f32_softmax)
     const softmax_params *p = params;
     const operands o = get_operands(p, args);
     int64_t at[GP_SPACE_OPERANDS];
-    if (p->inner == 1 && p->axis_stride[0] == 1 && p->axis <= SHORT_VECTORS * GP_VL) {
+    if (p->inner == 1 && p->axis_stride[0] == 1 && p->axis <= SHORT_ROW) {
         softmax_short_rows(p, &o, begin, end);
         return;
     }
