@@ -81,7 +81,7 @@ _REAL = frozenset({
 
 DTYPES: dict[str, frozenset[str]] = {
     "f32": frozenset(DTYPE_CODES), "f64": frozenset(DTYPE_CODES) - {"s4", "u4"}, "s64": _INT_DTYPES, "u64": _INT_DTYPES,
-    "s32": _INT_DTYPES - {"s64", "u64", "u32"}, "u8": frozenset({"u8", "boolean"}),
+    "s32": _INT_DTYPES - {"s64", "u64", "u32"}, "u8": frozenset({"u8", "s8", "boolean"}),
 }  # fmt: skip
 """Type of the registers -> element types that a program loads and stores."""
 

@@ -25,11 +25,11 @@
 
 #define GP_BYTE_TYPES(X)                                                                                               \
     X(U8, uint8_t, m, v)                                                                                               \
+    X(S8, int8_t, m, v)                                                                                                \
     X(BOOLEAN, uint8_t, m != 0, v != 0)
 
 #define GP_NARROW_TYPES(X)                                                                                             \
     GP_BYTE_TYPES(X)                                                                                                   \
-    X(S8, int8_t, m, v)                                                                                                \
     X(S16, int16_t, m, v)                                                                                              \
     X(U16, uint16_t, m, v)                                                                                             \
     X(S32, int32_t, m, v)

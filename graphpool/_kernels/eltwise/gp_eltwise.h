@@ -48,8 +48,14 @@ GP_ENUM(gp_eltwise_op,
 /* The operations that are one expression whatever the type of their operands x, y and z, and of alpha and beta, which are
  * f32: X(NAME, expression). NaN passes through MAX and MIN. */
 #define GP_OPS_OF_ALL_TYPES(X)                                                                                         \
+    GP_TESTS(X)                                                                                                        \
     X(MAX, x > y || x != x ? x : y)                                                                                    \
     X(MIN, x < y || x != x ? x : y)                                                                                    \
+    X(CONST, alpha)                                                                                                    \
+    X(SELECT, x != 0 ? y : z)
+
+/* Those of them that give truth values. */
+#define GP_TESTS(X)                                                                                                    \
     X(GE, x >= y)                                                                                                      \
     X(GT, x > y)                                                                                                       \
     X(LE, x <= y)                                                                                                      \
@@ -59,9 +65,7 @@ GP_ENUM(gp_eltwise_op,
     X(AND, (x != 0) & (y != 0))                                                                                        \
     X(OR, (x != 0) | (y != 0))                                                                                         \
     X(XOR, (x != 0) ^ (y != 0))                                                                                        \
-    X(NOT, x == 0)                                                                                                     \
-    X(CONST, alpha)                                                                                                    \
-    X(SELECT, x != 0 ? y : z)
+    X(NOT, x == 0)
 
 /* The same of f32 and f64. */
 #define GP_OPS_OF_FLOATS(X)                                                                                            \

@@ -116,6 +116,25 @@ static void GP_NAME(store_run)(int dtype, void *values, void *memory, int64_t of
 
 GP_OPS(GP_DEFINE_OP)
 
+/* Truth values go to memory at once. */
+typedef void GP_NAME(test_fn)(uint8_t *dst, const GP_REG *a, const GP_REG *b, int64_t n);
+
+#define GP_DEFINE_TEST(NAME, expression)                                                                               \
+    static void GP_NAME(NAME##_test)(uint8_t *dst, const GP_REG *a, const GP_REG *b, int64_t n)                        \
+    {                                                                                                                  \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                           \
+        {                                                                                                              \
+            const GP_REG x = a[i], y = b[i];                                                                           \
+            (void)y;                                                                                                   \
+            dst[i] = (expression);                                                                                     \
+        }                                                                                                              \
+    }
+#define GP_TEST_ROW(NAME, expression) [GP_OP_##NAME] = GP_NAME(NAME##_test),
+
+GP_TESTS(GP_DEFINE_TEST)
+
+static GP_NAME(test_fn) *const GP_NAME(tests)[] = { GP_TESTS(GP_TEST_ROW) };
+
 /* Through the memory of the type and back. */
 static void GP_NAME(NARROW)(const gp_instr *instr, GP_REG *dst, const GP_REG *a, const GP_REG *b, const GP_REG *c,
                             int64_t n)
@@ -206,15 +225,35 @@ static void GP_NAME(load_view)(const gp_view *view, void *const *args, GP_REG *v
     GP_NAME(fill_up)(values, n);
 }
 
-/* Where n elements of the registers' type lie one behind the other, or NULL. */
-static GP_REG *GP_NAME(find_run)(const gp_view *view, void *const *args, int64_t first, int64_t n)
+/* How often a register holds a value that it holds everywhere: operations run over so many elements at a time then. */
+#define GP_REPEATED 256
+
+/* Where n elements of a type that registers hold as it is lie one behind the other, or NULL: the registers' own, and as bytes
+ * those with a sign, and truth values that are read. */
+static GP_REG *GP_NAME(find_run)(const gp_view *view, void *const *args, int64_t first, int64_t n, int is_read)
 {
-    const int64_t offset = view->dtype == GP_REG_DTYPE ? gp_find_run(view, first, n) : -1;
+    const int is_byte = GP_REG_DTYPE == GP_U8 && (view->dtype == GP_S8 || (is_read && view->dtype == GP_BOOLEAN));
+    const int64_t offset = is_byte || view->dtype == GP_REG_DTYPE ? gp_find_run(view, first, n) : -1;
     return offset < 0 ? NULL : (GP_REG *)args[view->arg] + offset;
 }
 
-/* How often a register holds a value that it holds everywhere: operations run over so many elements at a time then. */
-#define GP_REPEATED 256
+/* Stores truth values that a test gives for its operands a and b, or returns 0. A bit of `repeated` says which of these hold one
+ * value GP_REPEATED times. */
+static int GP_NAME(store_test)(const gp_instr *instr, const gp_view *view, void *const *args, const GP_REG *const *r,
+                               uint32_t repeated, int64_t first, int64_t n)
+{
+    const int n_tests = sizeof GP_NAME(tests) / sizeof *GP_NAME(tests);
+    GP_NAME(test_fn) *const test = instr->op < n_tests ? GP_NAME(tests)[instr->op] : NULL;
+    const int64_t offset = test && view->dtype == GP_BOOLEAN ? gp_find_run(view, first, n) : -1;
+    if (offset < 0)
+        return 0;
+    uint8_t *dst = (uint8_t *)args[view->arg] + offset;
+    const int64_t move[2] = {!(repeated >> instr->a & 1), !(repeated >> instr->b & 1)};
+    const int64_t step = move[0] && move[1] ? n : GP_REPEATED;
+    for (int64_t i = 0; i < n; i += step)
+        test(dst + i, r[instr->a] + i * move[0], r[instr->b] + i * move[1], n - i < step ? n - i : step);
+    return 1;
+}
 
 /* Whether n elements of a view are one. */
 static int GP_NAME(repeats)(const gp_view *view, int64_t first, int64_t n)
@@ -253,7 +292,7 @@ static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, con
         uint32_t is_repeated = 0;
         if (instr->op == GP_OP_LOAD) {
             const gp_view *view = views + instr->a;
-            run = is_direct ? GP_NAME(find_run)(view, args, first, n) : NULL;
+            run = is_direct ? GP_NAME(find_run)(view, args, first, n, 1) : NULL;
             is_repeated = padded > GP_REPEATED && GP_NAME(repeats)(view, first, n);
             if (!run)
                 GP_NAME(load_view)(view, args, to, first, is_repeated ? GP_REPEATED : n);
@@ -264,7 +303,11 @@ static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, con
                 GP_NAME(fill_up)(to, n);
             }
         } else {
-            run = is_direct ? GP_NAME(find_run)(views + instr[1].dst, args, first, n) : NULL;
+            run = is_direct ? GP_NAME(find_run)(views + instr[1].dst, args, first, n, 0) : NULL;
+            if (instr->direct && !run && GP_NAME(store_test)(instr, views + instr[1].dst, args, r, repeated, first, n)) {
+                instr++;
+                continue;
+            }
 #ifdef GP_STORES_RESULTS
             if (is_direct && !run &&
                 GP_NAME(store_result)(instr, views + instr[1].dst, args, r, repeated, first, n)) {

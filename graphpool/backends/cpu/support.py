@@ -140,10 +140,18 @@ _NARROW_REGISTERS = {
 """Type of registers -> the types that need no wider one: results, wrapped around, are the same."""
 
 
+_SIGNLESS = frozenset({
+    "Add", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Equal", "Multiply", "Subtract", "TypeCast",
+})  # fmt: skip
+"""Kinds whose results of 8 bits are the same bits whether operands have a sign, and so in registers of u8."""
+
+
 def narrow_register(ops: Sequence[Op]) -> str:
     """The narrowest type in which elementwise ops that go together can be computed."""
     register = common_register(ops)
     types = {tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
+    if all(op.kind in _SIGNLESS for op in ops):
+        types = {DataType.U8 if dtype is DataType.S8 else dtype for dtype in types}
     fitting = [name for name, held in _NARROW_REGISTERS.items() if types <= held]
     return fitting[0] if register == "s64" and fitting else register
 

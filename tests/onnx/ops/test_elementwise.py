@@ -117,6 +117,31 @@ def test_cast(source, target, hosted):
     assert check_against_evaluator(*node_model("Cast", [(X * 4).astype(source)], to=target)) == hosted
 
 
+@pytest.mark.parametrize("source", ["int8", "uint8", "bool"])
+@pytest.mark.parametrize("target", ["int8", "uint8", "bool"])
+@pytest.mark.parametrize("size", [7, 5000])
+def test_cast_of_bytes(source, target, size):
+    x = np.random.default_rng(4).integers(0, 256, size, np.uint8)
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(target))
+    x = x % 2 == 0 if source == "bool" else x.view(source)
+    assert check_against_evaluator(*node_model("Cast", [x], to=to)) == 0
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "BitwiseXor", "Equal", "Less", "Max", "Div"])
+def test_signed_bytes(kind):
+    rng = np.random.default_rng(5)
+    x, y = (rng.integers(-128, 128, 3000, np.int8) for _ in range(2))
+    y[y == 0] = 1
+    assert check_against_evaluator(*node_model(kind, [x, y])) == 0
+
+
+@pytest.mark.parametrize("kind", ["And", "Or", "Xor"])
+def test_logic_of_rows(kind):
+    x = np.random.default_rng(6).random((9, 700)) < 0.5
+    for y in (x[::-1].copy(), x[0], x[:, :1].copy()):
+        assert check_against_evaluator(*node_model(kind, [x, y])) == 0
+
+
 def test_dropout_and_identity_do_nothing():
     assert check_against_evaluator(*node_model("Dropout", [X])) == 0
     assert check_against_evaluator(*node_model("Identity", [X])) == 0
