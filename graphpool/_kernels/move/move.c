@@ -225,7 +225,7 @@ GP_TURN_BLOCK(uint64_t, 2)
         if (t->dst0 == item && t->src0 == item)                                                                        \
             for (int64_t j = 0; j < t->n1; j++)                                                                        \
                 memcpy(t->dst + j * t->dst1, t->src + j * t->src1, t->n0 * item);                                      \
-        else if (t->dst0 == item && t->src0 == 0)                                                                      \
+        else if (t->dst0 == item && t->src0 == 0 && (t->n0 > GP_FEW_PLANES || t->src1 != item))                        \
             fill_##type(t);                                                                                            \
         else if (t->dst0 != item || t->src1 != item)                                                                   \
             step_##type(t);                                                                                            \
@@ -254,23 +254,53 @@ GP_COPY_TILE(uint16_t)
 GP_COPY_TILE(uint32_t)
 GP_COPY_TILE(uint64_t)
 
-static copy_tile locate_tile(const copy_params *p, void *const *args, int64_t tile)
+/* Tiles one after the other: where one is, in elements along each axis, and what it takes of axes 0 and 1. */
+typedef struct {
+    copy_tile tile;
+    int64_t at[GP_MAX_NDIM];
+} copy_walk;
+
+static int64_t tile_step(const copy_params *p, int64_t axis)
 {
-    copy_tile t = {.src = args[0], .dst = args[1], .src0 = p->src_strides[0], .src1 = p->src_strides[1],
-                   .dst0 = p->dst_strides[0], .dst1 = p->dst_strides[1]};
-    int64_t n[2];
+    return axis < 2 ? p->tile[axis] : 1;
+}
+
+static void cut_tile(const copy_params *p, copy_walk *walk)
+{
+    walk->tile.n0 = gp_min(p->tile[0], p->dims[0] - walk->at[0]);
+    walk->tile.n1 = gp_min(p->tile[1], p->dims[1] - walk->at[1]);
+}
+
+static copy_walk locate_tile(const copy_params *p, void *const *args, int64_t tile)
+{
+    copy_walk walk = {.tile = {.src = args[0], .dst = args[1], .src0 = p->src_strides[0], .src1 = p->src_strides[1],
+                               .dst0 = p->dst_strides[0], .dst1 = p->dst_strides[1]}};
     for (int64_t k = 0; k < p->ndim; k++) {
-        const int64_t step = k < 2 ? p->tile[k] : 1, count = (p->dims[k] + step - 1) / step;
-        const int64_t at = tile % count * step;
+        const int64_t step = tile_step(p, k), count = (p->dims[k] + step - 1) / step;
+        walk.at[k] = tile % count * step;
         tile /= count;
-        t.src += at * p->src_strides[k];
-        t.dst += at * p->dst_strides[k];
-        if (k < 2)
-            n[k] = gp_min(step, p->dims[k] - at);
+        walk.tile.src += walk.at[k] * p->src_strides[k];
+        walk.tile.dst += walk.at[k] * p->dst_strides[k];
     }
-    t.n0 = n[0];
-    t.n1 = n[1];
-    return t;
+    cut_tile(p, &walk);
+    return walk;
+}
+
+/* The next one; no division a tile. */
+static void step_tile_on(const copy_params *p, copy_walk *walk)
+{
+    for (int64_t k = 0; k < p->ndim; k++) {
+        const int64_t step = tile_step(p, k);
+        walk->at[k] += step;
+        walk->tile.src += step * p->src_strides[k];
+        walk->tile.dst += step * p->dst_strides[k];
+        if (walk->at[k] < p->dims[k])
+            break;
+        walk->tile.src -= walk->at[k] * p->src_strides[k];
+        walk->tile.dst -= walk->at[k] * p->dst_strides[k];
+        walk->at[k] = 0;
+    }
+    cut_tile(p, walk);
 }
 
 GP_DEFINE_KERNEL(any_copy)
@@ -279,15 +309,17 @@ GP_DEFINE_KERNEL(any_copy)
     const int64_t last = gp_min(end * p->tiles_per_task, p->ntiles);
     if (args[0] == args[1] && memcmp(p->src_strides, p->dst_strides, p->ndim * sizeof *p->dims) == 0)
         return; /* where states grow in place */
-    for (int64_t tile = begin * p->tiles_per_task; tile < last; tile++) {
-        const copy_tile t = locate_tile(p, args, tile);
+    int64_t tile = begin * p->tiles_per_task;
+    if (tile >= last)
+        return;
+    copy_walk walk = locate_tile(p, args, tile);
+    for (; tile < last; tile++, step_tile_on(p, &walk))
         switch (p->item_nbytes) {
-        case 1: copy_uint8_t(&t); break;
-        case 2: copy_uint16_t(&t); break;
-        case 4: copy_uint32_t(&t); break;
-        case 8: copy_uint64_t(&t); break;
+        case 1: copy_uint8_t(&walk.tile); break;
+        case 2: copy_uint16_t(&walk.tile); break;
+        case 4: copy_uint32_t(&walk.tile); break;
+        case 8: copy_uint64_t(&walk.tile); break;
         }
-    }
 }
 
 /* ---- concat: args in_0 .. in_(n-1), dst ---- */

@@ -243,6 +243,8 @@ def _interpolate(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
         real = n.as_op([n.cast(n[0], DataType.F32), *n.inputs[1:]], n.opset)
         return n.cast(_interpolate(real, axes, options), n[0].dtype)
     n.allow_table(sum(64 * axis.target for axis in axes))
+    if n[0].dtype not in _FLOATS and all(_is_repeated(axis, options) for axis in axes):
+        return _repeat(n, axes)
     is_held = n[0].dtype in _FLOATS or (options.mode == "nearest" and n[0].dtype in _HELD)
     if is_held and _is_one_op(n, axes, options):
         return _whole(n, axes, options)
@@ -253,7 +255,7 @@ def _interpolate(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
 
 def _is_one_op(n: NodeView, axes: list[_Axis], options: _Options) -> bool:
     """Whether Interpolate does the same: half pixels or aligned corners of spatial axes, no ties of the nearest."""
-    if not 3 <= len(n[0].shape) <= 5 or min(axis.number for axis in axes) < 2:
+    if not 3 <= len(n[0].shape) <= 5 or _data_format(n, axes) is None:
         return False
     if any(axis.given is not None for axis in axes):
         return False
@@ -279,17 +281,44 @@ def _is_half_pixel(axis: _Axis, options: _Options) -> bool:
     return np.array_equal(options.indices(axis), exact)
 
 
+def _data_format(n: NodeView, axes: list[_Axis]) -> str | None:
+    """Where Interpolate finds the channels if these axes are spatial; None: nowhere."""
+    numbers = [axis.number for axis in axes]
+    if min(numbers) >= 2:
+        return "NCX"
+    return "NXC" if min(numbers) == 1 and max(numbers) < len(n[0].shape) - 1 else None
+
+
 def _whole(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
-    sizes = list(n[0].shape[2:])
+    data_format = _data_format(n, axes)
+    first = 2 if data_format == "NCX" else 1
+    sizes = list(n[0].shape[first : first + len(n[0].shape) - 2])
     for axis in axes:
-        sizes[axis.number - 2] = axis.target
+        sizes[axis.number - first] = axis.target
     coordinates = "half_pixel" if options.mode == "nearest" else options.coordinates
     is_float = n[0].dtype in _FLOATS
     value = n.emit(
         "Interpolate", n[0] if is_float else n.cast(n[0], DataType.F32), mode=options.mode,
-        coordinate_transformation_mode=coordinates, data_format="NCX", sizes=sizes,
+        coordinate_transformation_mode=coordinates, data_format=data_format, sizes=sizes,
     )  # fmt: skip
     return value if is_float else n.cast(value, n[0].dtype)
+
+
+def _is_repeated(axis: _Axis, options: _Options) -> bool:
+    """Whether each element is taken a known number of times, one behind the other."""
+    is_nearest = options.mode == "nearest" and axis.given is None and not _varies(axis)
+    return is_nearest and axis.target % axis.size == 0 and _is_half_pixel(axis, options)
+
+
+def _repeat(n: NodeView, axes: Sequence[_Axis]) -> Value:
+    """Each element as often as its axis grows, innermost axis first: an axis of 1 behind that one is expanded."""
+    value = n[0]
+    for axis in sorted(axes, key=lambda axis: -axis.number):
+        before, behind = value.shape[: axis.number + 1], value.shape[axis.number + 1 :]
+        spread, count = n.reshape(value, (*before, 1, *behind)), axis.target // axis.size
+        expanded = n.emit("Expand", spread, shape=(*before, count, *behind))
+        value = n.reshape(expanded, (*before[:-1], axis.target, *behind))
+    return value
 
 
 def _along_axes_nearest(n: NodeView, axes: Sequence[_Axis], options: _Options) -> Value:

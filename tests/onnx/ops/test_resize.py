@@ -17,7 +17,10 @@ def resize(scales=None, sizes=None, **attributes):
     return node_model("Resize", inputs, constants={1, 2, 3}, opset=19, **attributes)
 
 
-@pytest.mark.parametrize("size", [{"scales": [1, 1, 2, 3]}, {"sizes": [1, 2, 8, 9]}, {"scales": [1, 1, 0.5, 0.5]}])
+@pytest.mark.parametrize("size", [
+    {"scales": [1, 1, 2, 3]}, {"sizes": [1, 2, 8, 9]}, {"scales": [1, 1, 0.5, 0.5]}, {"sizes": [1, 5, 9, 6]},
+    {"scales": [1, 2, 0.5, 1]},
+])  # fmt: skip
 def test_linear(size):
     assert check_against_evaluator(*resize(mode="linear", **size)) == 0
 
@@ -51,8 +54,8 @@ def test_nearest(attributes, hosted):
     assert check_against_evaluator(*resize(scales=[1, 1, 2, 3], mode="nearest", **attributes)) == hosted
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "int32"])
-@pytest.mark.parametrize("scales", [[1, 1, 2, 2], [1, 1, 1.5, 0.5]])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "int32", "int64"])
+@pytest.mark.parametrize("scales", [[1, 1, 2, 2], [1, 1, 1, 3], [1, 5, 4, 1], [1, 1, 1.5, 0.5]])
 def test_nearest_of_integers(dtype, scales):
     info, rng = np.iinfo(dtype), np.random.default_rng(2)
     x = rng.integers(info.min, info.max, X.shape, dtype, endpoint=True)
