@@ -6,12 +6,15 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...._kernels.move.move import triangle
+from ...._sizes import is_variable
 from ....graph.shapes import slice_part
 from ....typing import MAX_NDIM
 from ..lower.region import fill
 from ..support import rule
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
@@ -102,13 +105,32 @@ def lower_pad(lowering: Lowering, op: Op) -> None:
         source = source.cut(axis, max(-a, 0), max(source.shape[axis] + min(a, 0) + min(b, 0), 0))
         inside = inside.cut(axis, max(a, 0), source.shape[axis])
     if op.attrs["mode"] == "constant":
-        fill(lowering, place, op.attrs["value"])
+        for border in _borders(place, before, after):
+            fill(lowering, border, op.attrs["value"])
         lowering.move(source, inside)
     else:
         lowering.move(source, inside)
         for axis in range(len(source.shape)):
             inside = _extend(lowering, inside, axis, before[axis], after[axis], op.attrs["mode"])
     lowering.finish(op.outputs[0].id, place)
+
+
+_LONG_RUN = 64
+"""Elements of a border that lie one behind the other, from which on filling it alone is faster than filling all."""
+
+
+def _borders(place: Value, before: Sequence[int], after: Sequence[int]) -> list[Value]:
+    """What a constant has to fill: what lies around the inside, or everything."""
+    padded = [axis for axis, pads in enumerate(zip(before, after, strict=True)) if max(pads) > 0]
+    runs = [prod(place.shape[axis + 1 :]) for axis in padded]
+    if any(is_variable(size) for size in place.shape) or min(runs, default=_LONG_RUN) < _LONG_RUN:
+        return [place]
+    borders, rest = [], place
+    for axis in padded:
+        low, high, dim = max(before[axis], 0), max(after[axis], 0), rest.shape[axis]
+        borders += [rest.cut(axis, at, count) for at, count in ((0, low), (dim - high, high)) if count]
+        rest = rest.cut(axis, low, dim - low - high)
+    return borders
 
 
 def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: int, mode: str) -> Value:
