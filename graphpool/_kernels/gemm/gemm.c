@@ -38,6 +38,8 @@
 #define GP_PACK_ROWS 32
 #define GP_PACK_FROM 32
 #define GP_DOT_ROWS 8
+#define GP_DOT_COLUMNS 64
+#define GP_DOT_LEAST 64 /* numbers of a column from which on dot products are faster than to turn B */
 
 _Static_assert(GP_WIDE_VECTORS *GP_VECTOR_NBYTES <= GP_PANEL_NBYTES, "a panel fits the room that builders reserve");
 

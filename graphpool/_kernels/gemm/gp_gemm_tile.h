@@ -151,6 +151,19 @@ static void GP_T(column)(int64_t m, int64_t k, gp_matrix a, const GP_REAL *b, GP
     }
 }
 
+/* Rows of C, where columns of B lie side by side in memory: dot products too, some columns at a time for all rows. */
+static void GP_T(few_rows)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, GP_REAL *c, int64_t ldc, GP_REAL *panel)
+{
+    for (int64_t j = 0; j < n; j += GP_DOT_COLUMNS)
+        for (int64_t i = 0; i < m; i++) {
+            const gp_matrix columns = {(const GP_REAL *)b.data + j * b.col_stride, b.col_stride, 1};
+            const GP_REAL *row = (const GP_REAL *)a.data + i * a.row_stride;
+            if (a.col_stride != 1)
+                gp_copy(panel, 1, 1, row, a.col_stride, 1, k, 1, sizeof(GP_REAL));
+            GP_T(column)(gp_min(n - j, GP_DOT_COLUMNS), k, columns, a.col_stride == 1 ? row : panel, c + i * ldc + j, 1);
+        }
+}
+
 void GP_KERNEL(GP_GEMM)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, GP_REAL *c, int64_t ldc,
                         GP_REAL *panel)
 {
@@ -162,6 +175,10 @@ void GP_KERNEL(GP_GEMM)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix 
         if (b.row_stride != 1)
             gp_copy(panel, 1, 1, b.data, b.row_stride, 1, k, 1, sizeof(GP_REAL));
         GP_T(column)(m, k, a, b.row_stride == 1 ? b.data : panel, c, ldc);
+        return;
+    }
+    if (m <= GP_WIDE_ROWS && b.row_stride == 1 && b.col_stride != 1 && k >= GP_DOT_LEAST) {
+        GP_T(few_rows)(m, n, k, a, b, c, ldc, panel);
         return;
     }
     while (j < n) {

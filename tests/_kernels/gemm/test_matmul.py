@@ -65,6 +65,16 @@ def test_transposed_operands(impl, isa, transpose):
     check(a, b, impl=impl, isa=isa)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("m", [1, 2, 3])
+@pytest.mark.parametrize(("n", "k"), [(1, 200), (7, 63), (65, 64), (130, 77), (600, 129)])
+def test_few_rows_by_columns_that_lie_side_by_side(isa, dtype, m, n, k):
+    b = normal((n, k), dtype, 1).T
+    for a in (normal((m, k), dtype), normal((k, m), dtype).T):
+        check(a, b, dtype=dtype, impl="simd", isa=isa)
+
+
 @pytest.mark.parametrize(("impl", "isa"), IMPLS)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_operands_with_no_contiguous_axis(impl, isa, dtype):
@@ -215,8 +225,8 @@ def test_choice_depends_on_rows_and_on_the_side_of_b():
     assert choose_matmul(1) == "simd"
     assert choose_matmul(1000, isa="avx512") == "simd"
     assert choose_matmul(1000, isa="avx2") == choose_matmul(16, isa="generic") == "blas"
-    assert choose_matmul(2, transposed_b=True) == "blas"
-    assert choose_matmul(3, transposed_b=True) == "simd"
+    assert choose_matmul(9, transposed_b=True, isa="generic") == "blas"
+    assert choose_matmul(1, transposed_b=True) == choose_matmul(3, transposed_b=True) == "simd"
     assert choose_matmul(2, transposed_b=True, isa="avx2", macs=1000) == "simd"
     assert matmul((), 1, 8, 8, (8, 1), (8, 1), (8,)).kernel.name == "f32_matmul_simd"
     assert matmul((), 1, 8, 8, (8, 1), (8, 1), (8,), impl="blas").kernel.name == "f32_matmul_blas"
