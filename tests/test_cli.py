@@ -338,8 +338,11 @@ def test_ranges_of_shapes(capsys):
     ("shape", "message"),
     [
         ("batch=8..1", "shapes: 'batch'; accepted: a number, or (least, most) with 0 <= least <= most; got: (8, 1)"),
-        ("batch=..8", "--shape; accepted: NAME=2x3, or a range: NAME=1..8; got: batch=..8"),
-        ("batch=1..2..3", "--shape; accepted: NAME=2x3, or a range: NAME=1..8"),
+        (
+            "batch=..8",
+            "--shape; accepted: NAME=2x3, a range: NAME=1..8, or a sum of dimensions: NAME=A+B; got: batch=..8",
+        ),
+        ("batch=1..2..3", "--shape; accepted: NAME=2x3, a range: NAME=1..8, or a sum"),
         ("batch=2x3", "shapes: 'batch'"),
         ("image=1..8", "input 'image'; accepted: one entry for each dimension of f32 [batch, 1, 8, 8]"),
         ("words=1..8", "no dimension or input is called 'words'; accepted: batch, image"),
