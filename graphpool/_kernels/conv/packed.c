@@ -139,7 +139,7 @@ static void group(const gp_conv_packed *p, const pixel_block *block, int column,
             for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
                 const int64_t height = (rows + left - 1) / left;
                 if (GP_FETCHES_AHEAD)
-                    gp_sink_ahead(&down, p->words, tile++, ntiles);
+                    gp_sink_ahead(&down, p->words, gp_column_panels(column), tile++, ntiles);
                 tiles[height - 1][column](taps, p->words, row, block->count, p->stage ? NULL : block->room,
                                           b + tap * tap_step, tap_step, panel_step, &down);
                 rows -= height;

@@ -56,12 +56,6 @@ typedef struct gp_amx_queue {
     gp_packed_sink sink;             /* of the first of them */
 } gp_amx_queue;
 
-/* Panels of a column of such tables. */
-GP_INLINE int gp_amx_panels(int column)
-{
-    return column == 3 ? 4 : column == 2 ? 2 : 1;
-}
-
 GP_INLINE void gp_amx_start(gp_amx_queue *queue, const gp_finish_fn (*finish)[4])
 {
     queue->next = 0;
@@ -242,7 +236,7 @@ GP_INLINE void gp_amx_group(const enum gp_packed_type type, int64_t rows, int co
                             int64_t a_next, const float *b, int64_t panel_step, const float *from, int64_t from_nbytes,
                             float *to, gp_amx_queue *queue)
 {
-    const int panels = gp_amx_panels(column);
+    const int panels = gp_column_panels(column);
     for (int panel = 0; panel < panels; panel++, b += panel_step, from += GP_PANEL, to += GP_PANEL) {
         if (rows > GP_AMX_ROWS && column)
             gp_amx_panel(type, 1, 1, words, a, a_next, b, from, from_nbytes, to, queue);
@@ -261,11 +255,12 @@ static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type 
                                    int64_t a_next, const float *b, int64_t panel_step, gp_packed_sink sink,
                                    gp_amx_queue *queue)
 {
-    const int64_t blocks = (rows + 2 * GP_AMX_ROWS - 1) / (2 * GP_AMX_ROWS), panels = gp_amx_panels(column);
+    const int64_t blocks = (rows + 2 * GP_AMX_ROWS - 1) / (2 * GP_AMX_ROWS), panels = gp_column_panels(column);
     const int vectors = column ? GP_PANEL_VECTORS : 1;
     float first[GP_TILE_PANELS * GP_PANEL] __attribute__((aligned(64))); /* the same for all rows */
     for (int j = 0; j < panels * vectors; j++)
         gp_store(first + j * GP_VL, type == GP_PACKED_S8 && sink.is_first ? gp_first_sums(&sink, vectors, j) : (gp_vf){0});
+    int is_new = 1;
     queue->ahead = (const char *)(b + panels * panel_step);
     queue->ahead_lines = (GP_AMX_WORDS * GP_PANEL * 4 / 64 + blocks - 1) / blocks;
     for (; rows > 0; rows -= 2 * GP_AMX_ROWS, a += 2 * a_next) {
@@ -275,13 +270,16 @@ static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type 
                      sink.is_first ? 0 : GP_AMX_PITCH * 4, sums, queue);
         if (sink.is_last) {
             gp_amx_finish_all(queue);
-            queue->sink = sink;
+            if (is_new) { /* from then on it has come down by the rows before */
+                queue->sink = sink;
+                queue->column = column;
+                is_new = 0;
+            }
             queue->sink.partial = sums;
             queue->left = count;
-            queue->column = column;
             queue->next ^= 1;
         }
-        gp_sink_down(&sink, count);
+        sink.partial += count * GP_AMX_PITCH;
     }
 }
 #else

@@ -43,9 +43,10 @@
 
 /* Whether tiles fetch weights ahead of their use. Their 6 x 16 ask for a line of weights every 6 cycles, twice what tiles of
  * 6 x 32 ask for in the time, and the first tile of each group of panels gets it from L3 or memory, which took a tenth of
- * all time. So the tiles of a group fetch what the next group reads, a part each; and one that is alone what it reads itself,
- * GP_TILE_AHEAD bytes later. Measured on one core of an AMD EPYC (family 25, Zen 3). */
-#define GP_FETCHES_AHEAD (GP_VL == 8)
+ * all time; of those of 6 x 64 where L3 is far, a fifth. So the tiles of a group fetch what the next group reads, a part each;
+ * and one that is alone what it reads itself, GP_TILE_AHEAD bytes later. Measured on one core of an AMD EPYC (family 25,
+ * Zen 3) and of an Intel Xeon (Emerald Rapids). */
+#define GP_FETCHES_AHEAD (GP_VL >= 8)
 #define GP_TILE_AHEAD 1024
 
 /* Whether products of bytes are added in s16 for want of an instruction that adds them in s32; pairs of so many words. */

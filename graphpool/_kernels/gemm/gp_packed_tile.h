@@ -464,12 +464,18 @@ GP_INLINE int gp_tile_column(int panels, int64_t j, int64_t n)
     return gp_panel_width(j, n) == GP_VL ? 0 : panels == 4 ? 3 : panels;
 }
 
-/* What the next of `ntiles` tiles of a group fetches, of which each reads `words` words a column. */
-GP_INLINE void gp_sink_ahead(gp_packed_sink *sink, int64_t words, int64_t tile, int64_t ntiles)
+/* The panels of such a column. */
+GP_INLINE int gp_column_panels(int column)
 {
-    const int64_t line = GP_PANEL * (int64_t)sizeof *sink->c;
+    return column == 3 ? 4 : column == 2 ? 2 : 1;
+}
+
+/* What the next of `ntiles` tiles of a group of panels fetches, of which each reads `words` words a column. */
+GP_INLINE void gp_sink_ahead(gp_packed_sink *sink, int64_t words, int64_t panels, int64_t tile, int64_t ntiles)
+{
+    const int64_t line = panels * GP_PANEL * (int64_t)sizeof *sink->c;
     sink->ahead = ntiles > 1 ? words * line + tile * words * line / ntiles : GP_TILE_AHEAD;
-    sink->ahead_step = ntiles > 1 ? (line - 1) / ntiles + 1 : line;
+    sink->ahead_step = ntiles > 1 ? (line - 1) / ntiles + 1 : line / panels;
 }
 
 /* Moves a sink down by the rows of a tile, or to the right by columns. */

@@ -170,7 +170,7 @@ static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows,
     for (int64_t left = ntiles; left; left--) {
         const int64_t height = (rows + left - 1) / left;
         if (GP_FETCHES_AHEAD)
-            gp_sink_ahead(&sink, words, ntiles - left, ntiles);
+            gp_sink_ahead(&sink, words, gp_column_panels(column), ntiles - left, ntiles);
         tiles[height - 1][column](words, a.data, a.row, a.col, b, panel_step, &sink);
         rows -= height;
         a.data += height * a.row;
