@@ -49,8 +49,9 @@ def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None,
     Measured on one core of an AMD EPYC (family 25) with SciPy 1.17's OpenBLAS 0.3, time of simd:avx512 and simd:avx2
     over that of blas for m x n x k. B by rows: 4x768x3072 0.34 and 0.96, 16x768x768 0.48 and 0.65, 128x128x64 0.83 and
     0.87, 256x256x256 0.93 and 1.07, 512x512x512 0.96 and 1.12, 1024x1024x1024 0.93 and 1.26. Transposed B, which the
-    own loops must copy from three rows on: 4x768x768 0.56 and 0.56, 128x128x64 0.84 and 0.86, 512x512x512 0.95 and 1.04. Without fused multiply-add (``generic``) the own loops win only up to a few rows. A
-    run that calls BLAS takes 6 us more, for the setting of its threads, so a small product is not left to it.
+    own loops must copy from three rows on: 4x768x768 0.56 and 0.56, 128x128x64 0.84 and 0.86, 512x512x512 0.95 and
+    1.04. Without fused multiply-add (``generic``) the own loops win only up to a few rows. A run that calls BLAS takes
+    6 us more, for the setting of its threads, so a small product is not left to it.
 
     n and k move the two alike, but for `macs`, m x n x k.
     """

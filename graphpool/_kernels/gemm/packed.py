@@ -102,7 +102,7 @@ def shift_count(words: int, dtype: str, isa: str | None) -> int:
     return -(-words // _SHIFTED_WORDS) if pair_count(2, dtype, isa) else 0
 
 
-def has_amx(isa: str | None) -> bool:
+def has_amx(isa: str | None = None) -> bool:
     """Whether an instruction set, by default the best one, multiplies tiles (``GP_HAS_AMX``)."""
     return (isa or isas()[-1]) == "avx512_amx"
 

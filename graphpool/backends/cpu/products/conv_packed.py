@@ -18,6 +18,7 @@ from ...._kernels.conv.depthwise import DepthwiseFormat
 from ...._kernels.conv.packed import F32ConvFormat, is_staged
 from ...._kernels.conv.problem import ConvFormat, ConvProblem, ConvShape
 from ...._kernels.conv.winograd import TILES, choose_tile
+from ...._kernels.gemm.packed import has_amx
 from ...._sizes import Preference
 from ....typing import DataType
 from ..choices import allows_bf16, forced
@@ -43,7 +44,7 @@ _LEAST_PIXELS = 16
 """Pixels of a result for which packing the weights at each execution pays."""
 
 _BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
-"""Tile and pixels of a result from which on Winograd's algorithm in f32 is faster than products of bf16."""
+"""Tile and pixels of a result from which on Winograd's algorithm in f32 is faster than products of bf16 without AMX."""
 
 
 def _find_formats(
@@ -59,7 +60,7 @@ def _find_formats(
     tile, tiles = 0, TILES if prefer == "latency" and is_plain else ()
     if tiles:
         tile = choose_tile(site.result[0], shape.in_channels, shape.out_channels, spatial)
-    if allows_bf16 and (tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
+    if allows_bf16 and (has_amx() or tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
         tile = 0
     found = [choose_format(shape, tile, allows_bf16=allows_bf16)]
     if all_of_them:
