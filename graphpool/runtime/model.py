@@ -617,6 +617,12 @@ class Model(Ranked):
         )  # fmt: skip
         return model, (self.inputs, self.outputs, self._forms.specialise, self.engine)
 
+    def __copy__(self) -> Model:
+        """A model of its own on the same engine, which stays this one's."""
+        model, given = self.__reduce__()
+        copied: Model = model(*given, owns_engine=False)
+        return copied
+
     def __enter__(self) -> Model:
         return self
 

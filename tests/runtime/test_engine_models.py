@@ -4,6 +4,7 @@ import math
 import os
 import pickle
 import threading
+from copy import copy as shallow_copy
 
 import numpy as np
 import pytest
@@ -310,6 +311,14 @@ def test_pickles_keep_the_priority(engine, tmp_path):
     with load(SMALL, tmp_path, engine, priority=3) as model, pickle.loads(pickle.dumps(model)) as copy:
         assert copy.priority == 3
         copy.engine.close()
+
+
+def test_a_copy_leaves_the_engine_to_the_model(tmp_path):
+    with gp.onnx.load(SMALL.write(tmp_path), threads=1) as model:
+        with shallow_copy(model) as copied:
+            assert copied.engine is model.engine
+            SMALL.check(copied, 2)
+        SMALL.check(model, 3)
 
 
 # ---- under a limit
