@@ -265,6 +265,14 @@ def test_axes_that_repeat_name_the_node(kind, is_constant):
         loaded.run(given)
 
 
+@pytest.mark.parametrize("kind", ["ArgMax", "ArgMin"])
+def test_an_extreme_of_no_elements_names_the_node(kind):
+    infos = [helper.make_tensor_value_info("x", 1, [3, 0]), helper.make_tensor_value_info("y", 7, [3, 1])]
+    graph = helper.make_graph([helper.make_node(kind, ["x"], ["y"], "the_node", axis=1)], "g", infos[:1], infos[1:])
+    with pytest.raises(gp.InvalidShapeError, match=rf"node 'the_node' \({kind}\).* no element along the axis"):
+        gp.onnx.load(helper.make_model(graph, ir_version=10))
+
+
 BOXES = [np.zeros((1, 2, 4)), np.zeros((1, 1, 2)), np.array([1])]
 
 
