@@ -69,7 +69,8 @@ def free_elements(case: Case, values: Mapping[int, Any], dtypes: Mapping[int, st
 class Tensors:
     """The tensors of a case: their contents, and which elements are free, op by op.
 
-    `hidden` are infinities to which a tensor of a narrow type is rounded, which ops that are fused may see as numbers.
+    `of_bytes` are products of dequantised tensors, and what is computed of these. `hidden` are infinities to which a
+    tensor of a narrow type is rounded, which ops that are fused may see as numbers.
     """
 
     def __init__(self, case: Case, values: Mapping[int, Any], dtypes: Mapping[int, str]) -> None:
@@ -77,6 +78,7 @@ class Tensors:
         self.free: dict[int, Mask] = {i: np.zeros(np.shape(values[i]), bool) for i in case.sources}
         self.hidden: dict[int, Mask] = {}
         self.dequantised: set[int] = set()
+        self.of_bytes: set[int] = set()
         self.constants = {i for i, source in case.sources.items() if source.constant}
 
     def add(self, node: Node) -> None:
@@ -93,8 +95,14 @@ class Tensors:
             found[0] |= self.changed(node, inputs)[0]
         if node.kind == "Convolution" and self.case.options.get("prefer") == "latency":
             found[0] |= self.mixed_tiles(node)
+        if node.kind == "Quantize" and node.inputs[0] in self.of_bytes:
+            found[0] |= np.isnan(self.real(node.inputs[0]))
         if node.kind == "Dequantize":
             self.dequantised.update(ids)
+        elif self.of_bytes.intersection(node.inputs) or (
+            node.kind in PRODUCTS and self.dequantised.intersection(node.inputs)
+        ):
+            self.of_bytes.update(ids)
         self.free.update(zip(ids, found, strict=True))
         for i, dtype, real in zip(ids, dtypes, self.computed(node, inputs), strict=True):
             if dtype in NARROW:
@@ -114,8 +122,6 @@ class Tensors:
             found |= ~(size <= HUGE) | ((size > 0) & (size < TINY))
         if node.kind in PRODUCTS and port == 1:
             found |= (size > 0) & (size < TINY)
-        if node.kind in PRODUCTS and port == 2 and node.inputs[0] in self.dequantised:
-            found |= np.isnan(size)
         return np.asarray(found)
 
     def computed(self, node: Node, inputs: list[Any], **extra: Any) -> list[Any]:

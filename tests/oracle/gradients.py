@@ -28,9 +28,8 @@ def where(reaches: Callable[[Attrs, Array], Array], derivative: Callable[[Attrs,
 
 
 def within_clamp(attrs: Attrs, x: Array) -> Array:
-    """Open at the lower end, closed at the upper one; the output tells as well as the input, but at the upper end."""
-    upper = x < attrs["max"] if attrs["use_dst"] else x <= attrs["max"]
-    return (x > attrs["min"]) & upper
+    """Without the ends, so that the output tells as well as the input."""
+    return (x > attrs["min"]) & (x < attrs["max"])
 
 
 def elu(attrs: Attrs, x: Array) -> Array:
