@@ -33,6 +33,8 @@ def check_plan(plan: MemoryPlan, buffers: Iterable[BufferInfo], alignment: int =
     if not all(isinstance(item, BufferInfo) for item in items):
         got = f"{brief(plan)} and {brief(buffers)}"
         raise InvalidArgumentError(explain("check_plan", accepted="a MemoryPlan, then BufferInfos", got=got))
+    if not isinstance(alignment, int) or alignment < 1:
+        raise InvalidArgumentError(explain("alignment", accepted="an int from 1", got=brief(alignment)))
     if {item.id for item in items} != set(plan.offsets):
         raise InvalidArgumentError(explain("the plan is for other buffers"))
     for item in items:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from ._check import out_of_memory
 from ._greedy import ORDERS, place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from matplotlib.figure import Figure
 
@@ -81,7 +81,15 @@ class BufferInfo:
         Returns
         -------
         buffer : BufferInfo
+
+        Raises
+        ------
+        InvalidArgumentError
+            There are no steps, or they are no ints.
         """
+        if not isinstance(steps, Collection) or not steps or not all(isinstance(step, int) for step in steps):
+            what = f"steps of buffer {id!r}"
+            raise InvalidArgumentError(explain(what, accepted="a collection of ints, not empty", got=brief(steps)))
         return cls(id, min(steps), max(steps) + 1, size)
 
     @property
@@ -330,9 +338,9 @@ def lower_bound(items: Sequence[BufferInfo], alignment: int = 64) -> int:
 
 def _as_buffers(given: Iterable[BufferInfo]) -> list[BufferInfo]:
     items = list(given) if isinstance(given, Iterable) else [given]
-    other = next((item for item in items if not isinstance(item, BufferInfo)), None)
-    if other is not None:
-        raise InvalidArgumentError(explain("buffers", accepted="an iterable of BufferInfo", got=brief(other)))
+    for item in items:
+        if not isinstance(item, BufferInfo):
+            raise InvalidArgumentError(explain("buffers", accepted="an iterable of BufferInfo", got=brief(item)))
     return items
 
 
@@ -366,6 +374,9 @@ def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> Problem:
 
 def _check_buffer(item: BufferInfo) -> None:
     """Refuse what has no meaning, naming the buffer."""
+    if not isinstance(item.gaps, tuple) or not all(isinstance(gap, tuple) and len(gap) == 2 for gap in item.gaps):
+        what = f"gaps of buffer {item.id!r}"
+        raise InvalidArgumentError(explain(what, accepted="a tuple of (int, int)", got=brief(item.gaps)))
     numbers = [item.lower, item.upper, item.size, item.alignment, 0 if item.offset is None else item.offset]
     numbers += [time for gap in item.gaps for time in gap]
     if not all(issubclass(kind, int) for kind in set(map(type, numbers))) or max(map(abs, numbers)) >= 2**62:

@@ -54,6 +54,8 @@ def test_arguments_of_other_types_are_refused(arguments):
 def test_alignment_of_the_arena_is_checked():
     with pytest.raises(InvalidArgumentError, match="not aligned"):
         check_plan(moved(b=104), BUFFERS, alignment=64)
+    with pytest.raises(InvalidArgumentError, match="alignment; accepted: an int from 1; got: 0"):
+        check_plan(moved(b=104), BUFFERS, alignment=0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 3), st.integers(0, 5)), max_size=6))

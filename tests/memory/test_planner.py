@@ -109,6 +109,9 @@ def test_nothing_needs_nothing():
         BufferInfo("b", 0, 1, 1, offset=-64),
         BufferInfo("b", 0, 4, 1, gaps=((2, 5),)),
         BufferInfo("b", 0, 4, 1, gaps=((2, 2),)),
+        BufferInfo("b", 0, 4, 1, gaps=(1, 2)),
+        BufferInfo("b", 0, 4, 1, gaps=7),
+        None,
         BufferInfo("b", 0, 1, 2**63),
         BufferInfo("b", 0, 1, 2**61),
         BufferInfo("b", 0, 1, 1.5),
@@ -118,6 +121,12 @@ def test_nothing_needs_nothing():
 def test_malformed_buffers_are_refused(buffer):
     with pytest.raises(InvalidArgumentError):
         plan([buffer])
+
+
+@pytest.mark.parametrize("steps", [[], "x", None, 3, [1.5]])
+def test_a_buffer_is_used_at_some_steps(steps):
+    with pytest.raises(InvalidArgumentError, match="steps of buffer 'b'; accepted: a collection of ints, not empty"):
+        BufferInfo.used_at("b", steps, 8)
 
 
 def test_duplicate_ids_methods_and_alignments_are_refused():
