@@ -10,6 +10,7 @@ import numpy as np
 from graphpool._dataclasses import dataclass
 from graphpool.fork import Locked
 from graphpool.memory._arrays import ArrayAllocator
+from graphpool.memory._check import check_request
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -64,7 +65,9 @@ class StateBuffers(Locked):
         self._users: WeakSet[Any] = WeakSet()  # one alone may write
         self._allocator = ArrayAllocator(budget, holder)
         sizes = [state.nbytes for state in states.states]
-        self._allocator.reserve(sum(sizes) + sum(state.nbytes for state in states.states if state.input in doubled))
+        nbytes = sum(sizes) + sum(state.nbytes for state in states.states if state.input in doubled)
+        check_request(nbytes, 1)
+        self._allocator.reserve(nbytes)
         self._strides = {state.input: state.strides for state in states.states}
         self._sides: tuple[dict[str, Any], ...] = (
             {state.input: self._allocate(state) for state in states.states},

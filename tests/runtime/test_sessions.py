@@ -412,6 +412,11 @@ def test_inputs_are_checked(session):
     assert session.length == 0
 
 
+def test_states_beyond_all_memory_are_refused_as_such(model):
+    with pytest.raises(gp.OutOfMemoryError, match="address space"):
+        model.session(STATES, {"p": 2**62})
+
+
 @pytest.mark.parametrize(
     ("state", "capacity", "text"),
     [
