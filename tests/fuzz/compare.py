@@ -55,8 +55,9 @@ def _of_dropout(expected: Expected, node: Node, found: dict[int, Any], reference
     kept = [np.asarray(results[ids_of(node)[0]]) != 0 for results in (found, reference)]
     if (kept[0] != kept[1]).any():
         return "drops other elements than the reference"
-    error = float_error(np.ones(()), expected.dtypes[node.inputs[0]], 4.0)
-    return dropout_problem(x, float(probability.reshape(-1)[0]), dst, mask[0] if mask else None, float(error))
+    share = float(probability.reshape(-1)[0])
+    error = float_error(x / max(1 - share, 1e-9), expected.dtypes[node.inputs[0]], 8.0)
+    return dropout_problem(x, share, dst, mask[0] if mask else None, error)
 
 
 def _of_tensor(expected: Expected, tensor_id: int, value: Any, is_reference: bool) -> str | None:

@@ -117,7 +117,8 @@ class Tensors:
         if self.dtypes[tensor_id] not in FLOATS:
             return np.zeros(np.shape(self.values[tensor_id]), bool)
         size, is_constant = np.abs(self.real(tensor_id)), tensor_id in self.constants
-        found = self.hidden.get(tensor_id, False) | ((size > HUGE) & np.isfinite(size) & (node.kind in CHAINS))
+        is_chain = node.kind in CHAINS or node.attrs.get("reduction") in ("add", "mul")
+        found = self.hidden.get(tensor_id, False) | ((size > HUGE) & np.isfinite(size) & is_chain)
         if (node.kind in FOLDED and is_constant) or port in JOINED.get(node.kind, ()):
             found |= ~(size <= HUGE) | ((size > 0) & (size < TINY))
         if node.kind in PRODUCTS and port == 1:

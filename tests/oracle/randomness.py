@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 __all__ = ["dropout_problem"]
 
 
-def dropout_problem(x: Array, probability: float, y: Array, mask: Array | None, error: float) -> str | None:
+def dropout_problem(x: Array, probability: float, y: Array, mask: Array | None, error: Array) -> str | None:
     """What contradicts that `y` is `x`, a share `probability` of it dropped at random and the rest scaled; or None.
 
-    All arrays hold float64. `error` is the relative rounding error of the type of `y`.
+    All arrays hold float64. `error` is how far each element of `y` may be off.
     """
     scaled = x / (1 - probability) if probability < 1 else np.full(x.shape, np.inf)
-    is_kept = np.abs(y - scaled) <= error * np.abs(scaled)
+    is_kept = np.abs(y - scaled) <= error
     if not (is_kept | (y == 0)).all():
         return "an element is neither 0 nor scaled"
     if mask is not None and not (np.isin(mask, (0, 1)).all() and (is_kept | (mask == 0)).all()):

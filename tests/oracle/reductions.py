@@ -48,10 +48,13 @@ def most(attrs: Attrs) -> Any:
 
 
 def total(items: list[Any]) -> Any:
-    """Exact for integers, rounded once for reals."""
-    if items and isinstance(items[0], float):
-        return math.fsum(items) if all(map(math.isfinite, items)) else sum(items)
-    return sum(items)
+    """Exact for integers, rounded once for reals, unless they overflow on the way."""
+    if not items or not isinstance(items[0], float) or not all(map(math.isfinite, items)):
+        return sum(items)
+    try:
+        return math.fsum(items)
+    except OverflowError:
+        return sum(items)
 
 
 def extreme(items: list[Any], pick: Callable[..., Any], empty: Any) -> Any:
