@@ -30,7 +30,13 @@ def _special(name: str) -> Callable[[Array], Array]:
     return call
 
 
-_erf, _erfc, _sigmoid = _special("erf"), _special("erfc"), _special("expit")
+_erf, _erfc = _special("erf"), _special("erfc")
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x), without overflow."""
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, small, 1.0) / (1.0 + small))
 
 
 def _softplus(x: Array, beta: float = 1.0) -> Array:
@@ -51,7 +57,7 @@ unary({
     "Abs": np.abs, "Acos": np.arccos, "Acosh": np.arccosh, "Asin": np.arcsin, "Asinh": np.arcsinh, "Atan": np.arctan,
     "Atanh": np.arctanh, "BitwiseNot": np.bitwise_not, "Ceil": np.ceil, "Cos": np.cos, "Cosh": np.cosh, "Erf": _erf,
     "Exp": np.exp, "Floor": np.floor, "IsNaN": np.isnan, "Log": np.log, "Neg": np.negative, "Not": np.logical_not,
-    "Reciprocal": np.reciprocal, "Round": np.rint, "Sigmoid": _sigmoid, "Sign": np.sign, "Sin": np.sin,
+    "Reciprocal": np.reciprocal, "Round": np.rint, "Sigmoid": sigmoid, "Sign": np.sign, "Sin": np.sin,
     "Sinh": np.sinh, "Sqrt": np.sqrt, "Square": np.square, "Tan": np.tan, "Tanh": np.tanh,
 })  # fmt: skip
 
@@ -75,7 +81,7 @@ formulas({
         np.where((data > attrs["min"]) & (data < attrs["max"]), diff_dst, 0.0)
     ),
     "ReLUBackward": lambda attrs, data, diff_dst: np.where(data > 0, diff_dst, 0.0),
-    "SoftPlusBackward": lambda attrs, src, diff_dst: diff_dst * _sigmoid(attrs["beta"] * src),
+    "SoftPlusBackward": lambda attrs, src, diff_dst: diff_dst * sigmoid(attrs["beta"] * src),
     "SqrtBackward": lambda attrs, data, diff_dst: diff_dst / (2.0 * (data if attrs["use_dst"] else np.sqrt(data))),
 })  # fmt: skip
 
@@ -84,7 +90,7 @@ formulas({
 def _gelu(attrs: Attrs, src: Array) -> Array:
     """`x (1 + erf(x / sqrt 2)) / 2`, or its tanh approximation."""
     if attrs["mode"] == "gelu_tanh":
-        return src * _sigmoid(2.0 * _gelu_tanh_argument(src))  # (1 + tanh(u)) / 2 without cancellation
+        return src * sigmoid(2.0 * _gelu_tanh_argument(src))  # (1 + tanh(u)) / 2 without cancellation
     return src * _normal_cdf(src)
 
 
@@ -102,7 +108,7 @@ def _gelu_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
     if attrs["mode"] == "gelu_tanh":
         u = _gelu_tanh_argument(src)
         inner = _SQRT_2_OVER_PI * (1.0 + 3.0 * _GELU_CUBIC * src**2)
-        return diff_dst * _sigmoid(2.0 * u) * (1.0 + 2.0 * src * _sigmoid(-2.0 * u) * inner)
+        return diff_dst * sigmoid(2.0 * u) * (1.0 + 2.0 * src * sigmoid(-2.0 * u) * inner)
     density = np.exp(-0.5 * src**2) / math.sqrt(2.0 * math.pi)
     return np.asarray(diff_dst * (_normal_cdf(src) + src * density))
 
@@ -125,13 +131,13 @@ def _hard_swish_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
 def _mish_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
     """`dy (t + x (1 - t^2) sigmoid(x))` with t = tanh(softplus(x))."""
     t = np.tanh(_softplus(src))
-    return diff_dst * (t + src * (1.0 - t**2) * _sigmoid(src))
+    return diff_dst * (t + src * (1.0 - t**2) * sigmoid(src))
 
 
 @reference("SigmoidBackward")
 def _sigmoid_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
     """`dy y (1 - y)`."""
-    y, rest = (data, 1.0 - data) if attrs["use_dst"] else (_sigmoid(data), _sigmoid(-data))
+    y, rest = (data, 1.0 - data) if attrs["use_dst"] else (sigmoid(data), sigmoid(-data))
     return np.asarray(diff_dst * y * rest)
 
 

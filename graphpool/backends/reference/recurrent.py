@@ -8,6 +8,7 @@ import numpy as np
 
 from graphpool.errors import InvalidArgumentError, explain
 
+from .eltwise import sigmoid
 from .registry import Array, Attrs, reference
 
 _DEFAULTS = {"rnn": ["tanh"], "gru": ["sigmoid", "tanh"], "lstm": ["sigmoid", "tanh", "tanh"]}
@@ -16,12 +17,8 @@ _ALL = 2**31 - 1
 """Length of a sequence of all steps."""
 
 
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
 _ACTIVATIONS: dict[str, Callable[[Array, float, float], Array]] = {
-    "sigmoid": lambda x, a, b: _sigmoid(x),
+    "sigmoid": lambda x, a, b: sigmoid(x),
     "tanh": lambda x, a, b: np.tanh(x),
     "relu": lambda x, a, b: np.maximum(x, 0),
     "affine": lambda x, a, b: a * x + b,
