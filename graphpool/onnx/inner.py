@@ -361,6 +361,7 @@ def _repeat(walk: Walk, node: Node, repeated: _Repeated, body: _Body) -> list[Va
         most=None if repeated.trips is not None or repeated.scanned else repeated.length,
         takes_most=repeated.trips is not None, takes_condition=repeated.condition is not None,
         has_places=has_places and all(given.is_known for given in rows),
+        are_alike=not body.is_open and all(given.is_known for given in body.given),
     )  # fmt: skip
     walk.add_inner(node, function, unique.values, results, body.is_native)
     return results

@@ -110,6 +110,8 @@ class Loop(InnerModels):
         Whether calls bring the trip count, and then a condition for the first trip.
     has_places : bool
         Whether calls bring arrays for the rows, as their number is known before.
+    are_alike : bool
+        Whether all trips have the same shapes, inside the body too.
 
     Notes
     -----
@@ -141,12 +143,13 @@ class Loop(InnerModels):
         takes_most: bool,
         takes_condition: bool,
         has_places: bool,
+        are_alike: bool,
     ) -> None:
         super().__init__(make)
         self.label, self.ports, self.rows, self.budget = label, ports, tuple(rows), budget
         self._places = tuple(places)
         self._most, self._takes_most, self._takes_condition = most, takes_most, takes_condition
-        self.has_places = has_places
+        self.has_places, self._are_alike = has_places, are_alike
 
     @property
     def most(self) -> int | None:
@@ -164,7 +167,7 @@ class Loop(InnerModels):
 
     def attach(self, **options: Any) -> None:
         """As of `InnerModels`; forms for shapes that change in trips are kept for the next call."""
-        capacity = max(options["capacity"], _OPEN_CAPACITY if self.ports.is_open else 0)
+        capacity = max(options["capacity"], 0 if self._are_alike else _OPEN_CAPACITY)
         super().attach(**{**options, "capacity": capacity})
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:

@@ -339,6 +339,29 @@ def test_slices_by_the_number_of_the_trip():
             np.testing.assert_allclose(found, x[:trips].sum(0, keepdims=True), rtol=1e-5, atol=1e-5)
 
 
+def test_slices_that_contents_tell_have_forms_that_stay():
+    """As PyTorch writes a sum of rows for each bag of an EmbeddingBag."""
+    nodes = [
+        node("Gather", ["starts", "i"], ["first"]), node("Unsqueeze", ["first", "zero"], ["begin"]),
+        node("Gather", ["ends", "i"], ["last"]), node("Unsqueeze", ["last", "zero"], ["end"]),
+        node("Slice", ["x", "begin", "end", "zero"], ["part"]),
+        node("ReduceSum", ["part", "zero"], ["row"], keepdims=0),
+    ]  # fmt: skip
+    body = body_of(nodes, [], [info("row", [3])])
+    extra = {"x": (["k", 3],), "starts": (["bags"], TensorProto.INT64), "ends": (["bags"], TensorProto.INT64)}
+    model = run_loop(body, {}, {"rows": ["bags", 3]}, extra, {"zero": np.array([0])})
+    x, bounds = floats(120, 3), np.arange(0, 121, 3)
+    given = {"n": np.array(40), "x": x, "starts": bounds[:-1], "ends": bounds[1:]}
+    with gp.onnx.load(model, fallback=False) as loaded:
+        misses = []
+        for _ in range(2):
+            found = loaded.run(given)["rows"]
+            np.testing.assert_allclose(found, x.reshape(40, 3, 3).sum(1), rtol=1e-5, atol=1e-5)
+            trip = loaded._forms.last().form.inner[0].open_model()
+            misses.append(trip._forms.last().form.inner[-1].open_model().stats().misses)
+        assert misses[1] == misses[0] >= 40
+
+
 def test_loops_in_loops():
     inner = helper.make_graph(
         [node("Mul", ["t", "x"], ["u"]), node("Identity", ["go_"], ["again_"])], "inner",
