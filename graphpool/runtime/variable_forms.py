@@ -12,7 +12,7 @@ import numpy as np
 from graphpool._dataclasses import NamedTuple
 from graphpool._size_program import SizeProgram
 from graphpool._sizes import Trace
-from graphpool.errors import InvalidArgumentError, LimitError, OutOfMemoryError
+from graphpool.errors import BackendError, InvalidArgumentError, LimitError, OutOfMemoryError
 from graphpool.log import compile_log
 
 from .resizable_form import ResizableForm
@@ -168,6 +168,8 @@ class VariableForms(Generic[Form]):
             except BaseException:
                 made.close()
                 raise
+        except BackendError:  # of a planner, policy or device: nothing that other shapes would mend
+            raise
         except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
             self._note(f"compiled for one set of shapes: {error}")
             refused = f"{type(error)}: {error}" if not isinstance(error, LimitError) else ""
@@ -230,7 +232,7 @@ class VariableForms(Generic[Form]):
         symbols, varying, numbers = symbols_of(self._dims, shapes, {}, trace)
         try:
             made = self._compile(VariableForm(trace, symbols, self._engine), varying, numbers, compile_form)
-        except OutOfMemoryError:
+        except (BackendError, OutOfMemoryError):
             raise
         except Exception:
             return None

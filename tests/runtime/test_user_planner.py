@@ -122,6 +122,26 @@ def test_a_planner_that_fails_leaves_the_engine_as_it_was():
         assert engine.budget.in_use == 0
 
 
+@pytest.mark.parametrize("shapes", [None, {"batch": (1, 8)}], ids=["open", "declared"])
+def test_a_planner_that_fails_once_is_not_passed_over(shapes):
+    failures = [ValueError("not now")]
+
+    def fails_once(buffers, alignment):
+        if failures:
+            raise failures.pop()
+        return plan(buffers, alignment)
+
+    def run(engine):
+        with gp.onnx.load(model_path("digits_cnn"), engine=engine, shapes=shapes) as model:
+            model.run({"image": IMAGES[:8]})
+            return model.stats().respecialisations
+
+    with gp.Engine(planner=fails_once, threads=1) as engine:
+        with pytest.raises(gp.BackendError, match="fails_once failed"):
+            run(engine)
+        assert run(engine) == ()
+
+
 def test_programs_of_one_planner_are_not_those_of_another():
     x = gp.LogicalTensor(0, "f32", (64, 100))
     y = gp.LogicalTensor(1, "f32", (64, 100))
