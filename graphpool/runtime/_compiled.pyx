@@ -285,6 +285,10 @@ cdef class CompiledPartition:
         """
         return {} if self.constants is None else self.constants.kept()
 
+    def has_cached_constants(self):
+        """Whether the constant tensor cache keeps now all that kernels want packed."""
+        return self.constants is None or self.constants.has_all()
+
     def stats(self):
         """Statistics of the arenas that the partition uses; None when it has none."""
         if self.shared is not None:

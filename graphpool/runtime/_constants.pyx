@@ -450,9 +450,17 @@ cdef class Constants:
 
     def kept(self):
         """The entries that are cached now: their full key -> size in bytes."""
+        return {full: self.parts[k].nbytes for k, full in self._valid()}
+
+    def has_all(self):
+        """Whether each part has an entry that is cached now; parts of equal contents share one."""
+        return len({k for k, _ in self._valid()}) == self.nparts
+
+    def _valid(self):
+        """The parts that have an entry now, with its full key."""
         with self.lock:
             bound = list(self.bindings.items())
-        return {full: self.parts[k].nbytes for (k, full), binding in bound if is_valid(binding)}
+        return [place for place, binding in bound if is_valid(binding)]
 
     def predict_peak(self, int64_t arenas_nbytes):
         """Memory of the parts that the cache has room for, with arenas of this size beside them. Unit: bytes."""

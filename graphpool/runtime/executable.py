@@ -15,7 +15,6 @@ from graphpool.errors import OutOfMemoryError, StateError, explain
 from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .form_charge import FormCharge
-from .form_constants import has_packed
 from .form_plan import FormPlan
 from .form_record import write_form
 from .form_steps import FormSteps
@@ -502,7 +501,7 @@ class Executable(ResizableForm):
             assert step.compiled.primitive is not None  # it has a program
             buffers = step.compiled.primitive.buffers_of(program.serial)[0] if planned is None else next(planned)
             if ~number in offsets:
-                touched += touched_spans(step.compiled, buffers, offsets[~number], has_packed(step.compiled))
+                touched += touched_spans(step.compiled, buffers, offsets[~number])
         return untouched_nbytes(nbytes, touched, max(nbytes, pool.nbytes))
 
     @property

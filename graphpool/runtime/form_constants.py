@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Packed = tuple["_Use", tuple[Hashable, Hashable], ConstantBuffer]
 
-__all__ = ["FormConstants", "has_packed"]
+__all__ = ["FormConstants"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,9 @@ class FormConstants:
         for step, program in zip(self._steps, programs, strict=True):
             if rows_nbytes.keys().isdisjoint(step.inputs):
                 continue
-            found = None if program is None else rows_read(program, has_packed(step.compiled))
+            found = None
+            if step.compiled is not None and program is not None:
+                found = rows_read(program, step.compiled.has_cached_constants())
             for position, tensor_id in enumerate(step.inputs):
                 known_nbytes = rows_nbytes.get(tensor_id)
                 if known_nbytes is not None:
@@ -277,10 +279,3 @@ class FormConstants:
             inputs = [tensor if i == tensor_id else other for i, other in bound]
             use.compiled.replace_constant(use.number, key, buffer, inputs)
         return tensor
-
-
-def has_packed(compiled: CompiledPartition | None) -> bool:
-    """Whether the cache has all that a compiled partition wants packed."""
-    parts = () if compiled is None or compiled.primitive is None else compiled.primitive.constant_parts
-    ndistinct = len({(part.key, part.sources) for part in parts})
-    return compiled is not None and len(compiled.cached_constants()) == ndistinct

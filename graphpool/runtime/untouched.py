@@ -22,14 +22,14 @@ _HUGE_NBYTES = 2**21
 """From this size on an arena is a mapping of its own that begins with a huge page, see `HostResource`."""
 
 
-def touched_spans(compiled: CompiledPartition, buffers: Buffers, offset: int, has_packed: bool) -> Iterator[Span]:
-    """Where a program writes temporaries, which have so much before them; `has_packed`: all its constants are cached.
+def touched_spans(compiled: CompiledPartition, buffers: Buffers, offset: int) -> Iterator[Span]:
+    """Where a program writes temporaries, which have so much before them.
 
-    Where one is not, runs touch more, but no more than the constant then does not take. Unit: bytes.
+    Where a constant is not cached, runs touch more, but no more than the constant then does not take. Unit: bytes.
     """
     assert compiled.primitive is not None
     program, parts = compiled.primitive.program, compiled.primitive.constant_parts
-    guards = [guard for *_, guard in program.describe()] if has_packed and parts else []
+    guards = [guard for *_, guard in program.describe()] if parts and compiled.has_cached_constants() else []
     first = FIRST_EXTERNAL + len(compiled.inputs) + len(compiled.outputs)
     spared: defaultdict[int, int] = defaultdict(int)
     for begin, nbytes, steps in sorted(buffers, key=lambda buffer: -buffer[1]):

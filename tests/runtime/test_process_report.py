@@ -223,6 +223,17 @@ def test_a_prediction_tells_what_the_process_takes(product):
         lost.fixed_nbytes  # noqa: B018 - it raises
 
 
+def test_of_equal_weights_that_are_packed_runs_read_none_in_the_file(tmp_path):
+    weights, x = random_array((256, 256)), random_array((1, 256))
+    nodes = [helper.make_node("MatMul", ["x", "w0"], ["h"]), helper.make_node("MatMul", ["h", "w1"], ["y"])]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(make_model(nodes, {"x": x}, ["y"], {"w0": weights, "w1": weights}).SerializeToString())
+    with gp.onnx.load(path, threads=1) as model:
+        peak = model.predict_peak({"x": x})
+        assert model.stats().cached_nbytes == weights.nbytes
+        assert peak.mapped_nbytes == 0
+
+
 def test_weights_that_no_room_is_left_to_pack_are_read_from_the_file(product):
     path, x, weights = product
     with gp.Engine(threads=1, memory_limit="1MiB") as engine, gp.onnx.load(path, engine=engine) as model:
