@@ -200,6 +200,15 @@ GP_INLINE void pick_row(const axis_points *x, const float *from, int64_t n, floa
     }
 }
 
+/* The same where an axis shrinks: element by element. */
+static void take_row(const int32_t *restrict low, const float *restrict from, float *restrict to, float *second, int64_t m)
+{
+    for (int64_t o = 0; o < m; o++)
+        to[o] = from[low[o]];
+    if (second != to)
+        memcpy(second, to, (size_t)m * sizeof *to);
+}
+
 /* n_rows rows of results of planes, plane by plane, so that results are written one behind the other. Two rows that read
  * the same row of the source are written at once. */
 static void pick_rows(const gp_resample *p, const axis_points *x, const int32_t *lines, const gp_row *row, int64_t n_rows,
@@ -216,7 +225,9 @@ static void pick_rows(const gp_resample *p, const axis_points *x, const int32_t 
             const float *from = src + lines[r] * w->src[1];
             const int is_twice = r + 1 < n_rows && lines[r] == lines[r + 1];
             float *second = to + is_twice * w->dst[1];
-            if (n >= GP_VL)
+            if (!points.is_dense)
+                take_row(points.low, from, to, second, m);
+            else if (n >= GP_VL)
                 pick_row(&points, from, GP_VL, to, second, m);
             else
                 pick_row(&points, from, n, to, second, m);
@@ -282,11 +293,12 @@ GP_INLINE void resample(const gp_resample *p, void *const *args, int64_t begin, 
     const gp_window *w = &p->rows.window;
     float *room = (float *)((char *)scratch + p->rows.room_offset);
     axis_points x = fill_points(p, scratch, is_linear);
-    const int is_picked = !is_linear && x.is_dense && !w->channels_last && w->src[2] == 1;
+    const int is_picked = !is_linear && !w->channels_last && w->src[2] == 1;
     const int64_t most = is_picked && !p->rows.tile_in_scratch && !p->rows.has_epilogue ? w->out[1] : 1;
     int32_t *lines = (int32_t *)((char *)scratch + p->line_offset);
     if (is_picked) {
-        find_picks(w, &x);
+        if (x.is_dense)
+            find_picks(w, &x);
         for (int64_t task = begin; task < gp_min(end, begin + w->out[1]); task++)
             lines[task % w->out[1]] = (int32_t)find_point(p, 1, task % w->out[1], 0).low;
     }
