@@ -202,5 +202,6 @@ const gp_kernel_entry GP_KERNEL(channel_norm_table)[] = {
     GP_ENTRY(f32_batch_moments, channel_params),
     GP_INNER(gp_moments),
     GP_NUMBER(GP_COLUMNS),
+    GP_NUMBER(GP_MOST_COLUMNS),
     GP_TABLE_END,
 };

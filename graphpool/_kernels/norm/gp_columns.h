@@ -6,6 +6,7 @@
 #include "eltwise/gp_sink.h"
 
 #define GP_COLUMNS 64      /* of a task: four cache lines */
+#define GP_MOST_COLUMNS 512 /* of one whose rows have more, so that more lines in a row follow each other */
 #define GP_COLUMN_ROWS 32  /* rows that are added up in f32 before they go to f64: 8 KiB of columns */
 
 /* Where an operand of a space lies at one index after another; no division a step. */
@@ -40,10 +41,16 @@ static inline __attribute__((unused)) void gp_step_walk(const gp_space *space, g
 static inline __attribute__((unused)) int64_t gp_find_rows(const gp_space *points, int64_t npoints, int64_t first,
                                                            const float *src, const float **rows)
 {
-    const int64_t n = gp_min(GP_COLUMN_ROWS, npoints - first);
+    const int64_t n = gp_min(GP_COLUMN_ROWS, npoints - first), last = points->ndim - 1;
+    const int64_t stride = last < 0 ? 0 : points->stride[0][last];
     gp_walk walk = gp_start_walk(points, first);
-    for (int64_t i = 0; i < n; i++, gp_step_walk(points, &walk))
-        rows[i] = src + walk.offset;
+    for (int64_t i = 0, count; i < n; i += count, gp_step_walk(points, &walk)) {
+        count = last < 0 ? n : gp_min(n - i, points->dim[last] - walk.at[last]);
+        for (int64_t k = 0; k < count; k++)
+            rows[i + k] = src + walk.offset + k * stride;
+        walk.offset += (count - 1) * stride;
+        walk.at[gp_max(last, 0)] += count - 1;
+    }
     return n;
 }
 

@@ -22,6 +22,10 @@ GP_INLINE void gp_merge_moments(gp_moments *a, double count, double mean, double
     const double total = a->count + count, delta = mean - a->mean;
     if (count == 0)
         return;
+    if (a->count == 0) { /* saves two divisions, which short rows would wait for */
+        *a = (gp_moments){count, mean, m2};
+        return;
+    }
     a->m2 += m2 + delta * delta * (a->count * count / total);
     a->mean += fabs(delta) < INFINITY ? delta * (count / total) : mean; /* an infinite mean stays, or becomes NaN */
     a->count = total;
@@ -62,11 +66,12 @@ static inline __attribute__((unused)) void gp_add_moments(gp_moments *total, con
 {
     for (int64_t first = 0; first < n; first += GP_MOMENT_BLOCK) {
         const int64_t size = gp_min(n - first, GP_MOMENT_BLOCK);
-        const float shift = (float)(gp_row_sum(GP_TERM_VALUE, x + first, size, 0) / (double)size);
+        const double inverse = 1 / (double)size; /* before the sums are there, which would wait for divisions */
+        const float shift = (float)(gp_row_sum(GP_TERM_VALUE, x + first, size, 0) * inverse);
         double sum = 0, squares = 0;
         for (int64_t i = first; i < first + size; i += GP_SUM_BLOCK)
             gp_block_deviations(x + i, gp_min(first + size - i, GP_SUM_BLOCK), shift, &sum, &squares);
-        const double lost = sum / (double)size;
+        const double lost = sum * inverse;
         const double m2 = squares - lost * sum;
         if (gp_are_moments_sound(m2))
             gp_merge_moments(total, (double)size, shift + lost, m2);
@@ -78,7 +83,7 @@ static inline __attribute__((unused)) void gp_add_moments(gp_moments *total, con
 
 GP_INLINE double gp_variance(const gp_moments *m)
 {
-    return m->m2 < 0 ? 0 : m->m2 / m->count;  /* rounding may leave it just below 0 */
+    return m->m2 < 0 ? 0 : m->m2 * (1 / m->count);  /* rounding may leave it just below 0 */
 }
 
 /* What normalises x: (x / 4 + offset) * scale + shift, where shift makes good the rounding of the mean.

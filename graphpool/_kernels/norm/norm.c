@@ -10,18 +10,26 @@ GP_RECORD(layer_norm_params, {
     double epsilon;
 });
 
-/* y = (deviation * scale + shift) * gamma + beta */
+/* y = (deviation * scale + shift) * gamma + beta, of n elements, or a vector of them. */
+GP_INLINE void normalise_vector(const gp_normaliser *m, const float *x, int64_t n, const float *gamma, const float *beta,
+                                float *y)
+{
+    gp_vf v = gp_vfma(gp_load_some(x, n), gp_splat(0.25f), gp_splat(m->offset)) * m->scale + m->shift;
+    if (gamma)
+        v *= gp_load_some(gamma, n);
+    if (gamma && beta)
+        v += gp_load_some(beta, n);
+    gp_store_part(y, v, n);
+}
+
 static void normalise_row(gp_normaliser m, const float *x, int64_t n, const float *gamma, const float *beta, float *y)
 {
+    int64_t i = 0;
     if (gamma && beta)
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (GP_DEVIATION(x[i], m.offset) * m.scale + m.shift) * gamma[i] + beta[i];
-    else if (gamma)
-        for (int64_t i = 0; i < n; i++)
-            y[i] = (GP_DEVIATION(x[i], m.offset) * m.scale + m.shift) * gamma[i];
-    else
-        for (int64_t i = 0; i < n; i++)
-            y[i] = GP_DEVIATION(x[i], m.offset) * m.scale + m.shift;
+        for (; i + GP_VL <= n; i += GP_VL)
+            normalise_vector(&m, x + i, GP_VL, gamma + i, beta + i, y + i);
+    for (; i < n; i += GP_VL)
+        normalise_vector(&m, x + i, n - i, gamma ? gamma + i : NULL, beta ? beta + i : NULL, y + i);
 }
 
 GP_DEFINE_KERNEL(f32_layer_norm)

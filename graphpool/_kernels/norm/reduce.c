@@ -1,6 +1,6 @@
 /* Reductions of f32 over any set of axes.
  *
- * A task computes up to 64 neighbouring results. Where reduced elements are contiguous it takes them run by run, one
+ * A task computes up to GP_MOST_COLUMNS neighbouring results. Where reduced elements are contiguous it takes them run by run, one
  * result after the other, or as many short runs as there are lanes; where results are, it walks all columns together, row by
  * row.
  */
@@ -11,8 +11,8 @@
 
 /* Accumulators of a task. */
 typedef struct {
-    double sum[GP_COLUMNS];   /* of terms; the product in PRODUCT */
-    float best[GP_COLUMNS];   /* maximum of sign * x; NaN once there was one */
+    double sum[GP_MOST_COLUMNS];   /* of terms; the product in PRODUCT */
+    float best[GP_MOST_COLUMNS];   /* maximum of sign * x; NaN once there was one */
 } state;
 
 static float row_best(const float *x, int64_t n, float sign)
@@ -110,7 +110,7 @@ GP_INLINE int are_sums_sound(enum gp_term term, const float *part, int64_t w)
 
 GP_INLINE void add_sums(const enum gp_term term, const runs *r, int64_t w, state *s)
 {
-    float row[CHUNK], part[GP_COLUMNS];
+    float row[CHUNK], part[GP_MOST_COLUMNS];
     const int is_short = are_short(r);
     gp_vf nans;
     for (int64_t first = 0; is_short && first < w; first += GP_VL)
@@ -125,7 +125,7 @@ GP_INLINE void add_sums(const enum gp_term term, const runs *r, int64_t w, state
 
 static void add_best_runs(const runs *r, int64_t w, float sign, float *best)
 {
-    float row[CHUNK], part[GP_COLUMNS];
+    float row[CHUNK], part[GP_MOST_COLUMNS];
     const gp_vf zeros = {0};
     gp_vf nans = zeros;
     for (int64_t first = 0; are_short(r) && first < w; first += GP_VL)
@@ -174,11 +174,26 @@ static double column_sum_f64(enum gp_term term, const float *const *rows, int64_
     return sum;
 }
 
+/* part[j] += the terms of `count` rows, read side by side: more of them than a processor fetches ahead would be slower. */
+GP_INLINE void add_rows(const enum gp_term term, const float *const *rows, const int count, int64_t w, float *part)
+{
+    for (int64_t j = 0; j < w; j += GP_VL) {
+        gp_vf total = gp_load(part + j);
+        GP_EACH(i, count)
+            total += gp_vterm(term, gp_load_some(rows[i] + j, w - j), (gp_vf){0});
+        gp_store(part + j, total);
+    }
+}
+
 /* Add the terms of n rows of w columns; where f32 does not hold the sum, f64 does. */
 GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n, int64_t w, double *sum)
 {
-    float part[GP_COLUMNS];
-    gp_sum_columns(term, rows, n, w, NULL, part);
+    float part[GP_MOST_COLUMNS] = {0};
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        add_rows(term, rows + i, 4, w, part);
+    for (; i < n; i++)
+        add_rows(term, rows + i, 1, w, part);
     const int sound = are_sums_sound(term, part, w);
     for (int64_t j = 0; j < w; j++)
         sum[j] += sound ? part[j] : column_sum_f64(term, rows, n, j);
@@ -239,9 +254,9 @@ static void scan_columns(const reduce_params *p, enum reduce_term term, const fl
     }
 }
 
-static void reset(enum reduce_term term, state *s)
+static void reset(enum reduce_term term, int64_t w, state *s)
 {
-    for (int64_t j = 0; j < GP_COLUMNS; j++) {
+    for (int64_t j = 0; j < (w + GP_COLUMNS - 1) / GP_COLUMNS * GP_COLUMNS; j++) { /* vectors are whole */
         s->sum[j] = term == PRODUCT;
         s->best[j] = -INFINITY;
     }
@@ -277,8 +292,8 @@ GP_DEFINE_KERNEL(f32_reduce)
         gp_offsets(&p->outer, task / tiles, at);
         const float *src = (const float *)args[0] + at[0] + first * p->width_stride[0];
         state s;
-        float results[GP_COLUMNS];
-        reset(p->term, &s);
+        float results[GP_MOST_COLUMNS];
+        reset(p->term, w, &s);
         scan(p, p->term, src, w, &s);
         get_results(p, &s, w, results);
         gp_emit(&sink, results, w, at[1] + first * p->width_stride[1], p->width_stride[1]);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from graphpool._sizes import least
+from graphpool._sizes import largest, least
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["REDUCTIONS", "arg_extreme", "reduce", "reduce_row", "running"]
 
-_COLUMNS = number("GP_COLUMNS")
+_COLUMNS, _MOST_COLUMNS = number("GP_COLUMNS"), number("GP_MOST_COLUMNS")
+_LEAST_TASKS = 8
+"""Columns are divided among so many tasks before one takes more than `_COLUMNS`."""
 _TASK_ELEMENTS = 16384
 _TERMS, _FINISHES = enumeration("reduce_term"), enumeration("reduce_finish")
 
@@ -57,7 +59,7 @@ def reduce(
     min. `dtype`, of both: f32, whose sums are blocked and collected in f64, as are squares that f32 cannot hold; f64;
     or an integer type of 8 to 64 bits, which wraps around. InvalidArgumentError: unknown name, or an axis given twice.
     UnsupportedError: a type other than f32 with an epilogue, or another name than sum, prod, max and min.
-    Tasks: up to 64 neighbouring results each.
+    Tasks: up to 512 neighbouring results each.
     """
     if name not in REDUCTIONS:
         raise InvalidArgumentError(explain("unknown reduction", accepted=", ".join(REDUCTIONS), got=name))
@@ -91,7 +93,7 @@ def arg_extreme(
 
     Arguments: src, dst (s64, dense, of the other axes). `select_last_index`: of equal extremes the last instead of the
     first. `dtype` of src: f32, f64, s32, u32, s64 or u64. UnsupportedError: the axis has 2^31 elements or more.
-    Tasks: up to 64 lines each.
+    Tasks: up to 512 lines each.
     """
     src = check_strides("src", shape, src_strides)
     axis = normalise_axis(axis, len(shape))
@@ -120,7 +122,7 @@ def running(
     """Running sum or product along an axis. Arguments: src, dst, which may be src where strides are equal.
 
     `dtype`, of both: f32, which is collected in f64, f64, or s32 and s64, which wrap around. `is_exclusive`: without
-    the element itself; `is_reverse`: from the end. Tasks: up to 64 lines each.
+    the element itself; `is_reverse`: from the end. Tasks: up to 512 lines each.
     """
     src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
     flags = {"is_exclusive": is_exclusive, "is_reverse": is_reverse, "is_product": is_product}
@@ -147,8 +149,13 @@ def _divide(
     return {
         "points": walked, "npoints": npoints, "run": run, "run_stride": run_stride, "outer": outer, "width": width,
         "width_stride": width_strides, "outer_size": outer_size, "by_column": by_column,
-        "tile": _COLUMNS if by_column else max(1, min(_COLUMNS, _TASK_ELEMENTS // max(count, 1))),
+        "tile": _tile(width) if by_column else max(1, min(_COLUMNS, _TASK_ELEMENTS // max(count, 1))),
     }  # fmt: skip
+
+
+def _tile(width: int) -> int:
+    """Columns, or lines, of a task."""
+    return least(_MOST_COLUMNS, largest(_COLUMNS, width // _LEAST_TASKS // _COLUMNS * _COLUMNS))
 
 
 def _scan(
@@ -160,7 +167,7 @@ def _scan(
     outer, count = space(dims, *strides)
     values = {
         "outer": outer, "axis": shape[axis], "axis_stride": (src[axis], dst[axis]), "width": width,
-        "width_stride": width_strides, **flags,
+        "width_stride": width_strides, "tile": _tile(width), **flags,
     }  # fmt: skip
-    ntasks = count * -(-width // _COLUMNS) if shape[axis] else 0
+    ntasks = count * -(-width // values["tile"]) if shape[axis] else 0
     return pack(name, values, ntasks=ntasks, isa=isa)

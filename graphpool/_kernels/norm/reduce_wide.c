@@ -32,7 +32,7 @@
             int64_t at[GP_SPACE_OPERANDS];                                                                             \
             gp_offsets(&p->outer, task / tiles, at);                                                                   \
             const type *src = (const type *)args[0] + at[0] + first * p->width_stride[0];                              \
-            type *dst = (type *)args[1] + at[1] + first * p->width_stride[1], totals[GP_COLUMNS];                      \
+            type *dst = (type *)args[1] + at[1] + first * p->width_stride[1], totals[GP_MOST_COLUMNS];                 \
             for (int64_t j = 0; j < w; j++)                                                                            \
                 totals[j] = NAME##_folds[fold].identity;                                                               \
             gp_walk walk = gp_start_walk(&p->points, 0);                                                               \

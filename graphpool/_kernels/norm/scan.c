@@ -1,11 +1,11 @@
-/* Walks along one axis that keep order: position of the extreme, running sum and product. A task is up to 64 lines. */
+/* Walks along one axis that keep order: position of the extreme, running sum and product. A task is up to GP_MOST_COLUMNS lines. */
 #include "norm/gp_columns.h"
 #include "norm/gp_fold.h"
 
 GP_RECORD(scan_params, {
     gp_space outer;                    /* lines, but for those of the width: src, dst */
     int64_t axis, axis_stride[2];      /* src, dst */
-    int64_t width, width_stride[2];
+    int64_t width, width_stride[2], tile; /* tile: lines of a task */
     int64_t is_last, is_min;           /* arg: the last of equals; the minimum */
     int64_t is_exclusive, is_reverse;  /* running: without the element itself; from the end */
     int64_t is_product;                /* running: else a sum */
@@ -18,10 +18,10 @@ typedef struct {
 
 static lines get_lines(const scan_params *p, int64_t task)
 {
-    const int64_t tiles = (p->width + GP_COLUMNS - 1) / GP_COLUMNS, first = task % tiles * GP_COLUMNS;
+    const int64_t tiles = (p->width + p->tile - 1) / p->tile, first = task % tiles * p->tile;
     int64_t at[GP_SPACE_OPERANDS];
     gp_offsets(&p->outer, task / tiles, at);
-    return (lines){gp_min(GP_COLUMNS, p->width - first), at[0] + first * p->width_stride[0],
+    return (lines){gp_min(p->tile, p->width - first), at[0] + first * p->width_stride[0],
                    at[1] + first * p->width_stride[1]};
 }
 
@@ -52,7 +52,7 @@ static lines get_lines(const scan_params *p, int64_t task)
     static inline __attribute__((always_inline)) void NAME##_walk(const scan_params *p, const type *x, int64_t w,      \
                                                                   const int is_min, const int is_last, int32_t *index) \
     {                                                                                                                  \
-        type best[GP_COLUMNS];                                                                                         \
+        type best[GP_MOST_COLUMNS];                                                                                    \
         for (int64_t j = 0; j < w; j++) {                                                                              \
             best[j] = x[j * p->width_stride[0]];                                                                       \
             index[j] = 0;                                                                                              \
@@ -95,7 +95,7 @@ static lines get_lines(const scan_params *p, int64_t task)
             const lines t = get_lines(p, task);                                                                        \
             const type *x = (const type *)args[0] + t.src;                                                             \
             int64_t *dst = (int64_t *)args[1] + t.dst;                                                                 \
-            int32_t index[GP_COLUMNS];                                                                                 \
+            int32_t index[GP_MOST_COLUMNS];                                                                            \
             const int is_long = p->axis_stride[0] == 1 && p->axis >= GP_COLUMNS;                                       \
             if (is_long)                                                                                               \
                 for (int64_t j = 0; j < t.w; j++)                                                                      \
@@ -118,7 +118,7 @@ GP_WIDE_TYPES(GP_ARG_EXTREME)
         const scan_params *p, const type *src, type *dst, int64_t w, int64_t src_width, int64_t dst_width,             \
         const int is_product, const int is_exclusive)                                                                  \
     {                                                                                                                  \
-        wide total[GP_COLUMNS];                                                                                        \
+        wide total[GP_MOST_COLUMNS];                                                                                   \
         for (int64_t j = 0; j < w; j++)                                                                                \
             total[j] = (wide)is_product;                                                                               \
         for (int64_t step = 0; step < p->axis; step++) {                                                               \
