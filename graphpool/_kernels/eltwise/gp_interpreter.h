@@ -226,7 +226,7 @@ static void GP_NAME(load_view)(const gp_view *view, void *const *args, GP_REG *v
 }
 
 /* How often a register holds a value that it holds everywhere: operations run over so many elements at a time then. */
-#define GP_REPEATED 256
+#define GP_REPEATED 1024
 
 /* Where n elements of a type that registers hold as it is lie one behind the other, or NULL: the registers' own, and as bytes
  * those with a sign, and truth values that are read. */

@@ -163,8 +163,24 @@ typedef struct __attribute__((packed)) {
         *(is_read ? row : element) = *(is_read ? element : row);                                                       \
     }
 
+/* The same where elements are read that one index after the other picks of a row that lies side by side. */
+#define GP_PICK_ELEMENTS(index_type, type)                                                                             \
+    const index_type *restrict x = (const index_type *)indices + at.indices;                                           \
+    const type *restrict from = (const type *)(tensor + at.base);                                                      \
+    type *restrict to = (type *)rows;                                                                                  \
+    for (int64_t i = 0; i < count; i++) {                                                                              \
+        const int64_t index = x[i];                                                                                    \
+        to[i] = from[index + (index >> 63 & dim)];                                                                     \
+    }
+
 #define GP_MOVE_LINE(type)                                                                                             \
-    if (p->index_dtype == GP_S64) {                                                                                    \
+    if (is_read && step.indices == 1 && step.base == 0 && stride == (int64_t)sizeof(type)) {                           \
+        if (p->index_dtype == GP_S64) {                                                                                \
+            GP_PICK_ELEMENTS(int64_t, type)                                                                            \
+        } else {                                                                                                       \
+            GP_PICK_ELEMENTS(int32_t, type)                                                                            \
+        }                                                                                                              \
+    } else if (p->index_dtype == GP_S64) {                                                                             \
         GP_MOVE_ELEMENTS(int64_t, type)                                                                                \
     } else {                                                                                                           \
         GP_MOVE_ELEMENTS(int32_t, type)                                                                                \
