@@ -1,4 +1,4 @@
-"""How single ops compare with onnxruntime: convolutions, pools, resampling, elementwise functions, rows, moves, LSTM.
+"""How single ops compare with onnxruntime: convolutions, pools, resampling, elementwise, rows, moves, products, LSTM.
 
     python -m bench.bench_ops [--seconds 0.3] [--only convT]    a table, both in turns in one process
 
@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -25,11 +25,19 @@ import graphpool as gp
 
 @dataclass(frozen=True)
 class Node:
-    """An ONNX node with one input that is no weight, and the shapes or values of its weights; None: left out."""
+    """An ONNX node with one input that is no weight, and the shapes or values of its weights; None: left out.
+
+    `unread` results follow the one that is.
+    """
 
     kind: str
     weights: Sequence[Any] = ()
     attrs: dict[str, Any] = field(default_factory=dict)
+    unread: int = 0
+
+
+Case: TypeAlias = "tuple[Any, list[Node]]"
+"""The shape of an image of floats, or the image, and the ops on it."""
 
 
 def conv(*weights: int, **attrs: Any) -> list[Node]:
@@ -49,10 +57,32 @@ def decoder(kernel: int, **attrs: Any) -> list[Node]:
     return [node for layer in layers for node in (*layer, Node("Relu"))]
 
 
-def resize(mode: str) -> list[Node]:
-    """Twice the pixels along both axes."""
+def resize(mode: str, *sizes: int) -> list[Node]:
+    """To these sizes, or to twice the pixels along both axes."""
     more = {"nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"} if mode == "nearest" else {}
-    return [Node("Resize", (None, np.array([1, 1, 2, 2], np.float32)), {"mode": mode, **more})]
+    size = (None, np.array(sizes)) if sizes else (np.array([1, 1, 2, 2], np.float32),)
+    return [Node("Resize", (None, *size), {"mode": mode, **more})]
+
+
+def numbers(dtype: str, *shape: int, largest: int = 100) -> Any:
+    """An image of whole numbers from 1 up to a largest one."""
+    return np.random.default_rng(2).integers(1, largest, shape, endpoint=True).astype(dtype)
+
+
+def truths(*shape: int) -> Any:
+    """An image of truth values."""
+    return np.random.default_rng(3).random(shape) < 0.5
+
+
+def cast(source: str, target: str) -> Case:
+    """A case that converts 128 x 3072 elements."""
+    x = truths(128, 3072) if source == "bool" else numbers(source, 128, 3072)
+    return x, [Node("Cast", (), {"to": helper.np_dtype_to_tensor_dtype(np.dtype(target))})]
+
+
+def binary(kind: str, shape: Sequence[int], other: Sequence[int], dtype: str = "float32") -> Case:
+    """A case of two tensors of which the second broadcasts to the first."""
+    return numbers(dtype, *shape), [Node(kind, (numbers(dtype, *other, largest=9),))]
 
 
 def pool(kind: str, kernel: int, stride: int, pad: int, ndim: int = 2) -> list[Node]:
@@ -60,34 +90,34 @@ def pool(kind: str, kernel: int, stride: int, pad: int, ndim: int = 2) -> list[N
     return [Node(kind, (), {"kernel_shape": [kernel] * ndim, "strides": [stride] * ndim, "pads": [pad] * 2 * ndim})]
 
 
-def transpose(*shape: int, perm: str) -> tuple[tuple[int, ...], list[Node]]:
+def transpose(*shape: int, perm: str) -> Case:
     """A case that permutes the axes of x; digits name them."""
     return shape, [Node("Transpose", (), {"perm": [int(axis) for axis in perm]})]
 
 
-def behind_transpose(*shape: int, perm: str) -> tuple[tuple[int, ...], list[Node]]:
+def behind_transpose(*shape: int, perm: str) -> Case:
     """A case that takes a softmax of permuted axes, and scales it."""
     return shape, [*transpose(*shape, perm=perm)[1], Node("Softmax"), Node("Mul", ((1,),))]
 
 
-def mean_of_rows(*shape: int) -> tuple[tuple[int, ...], list[Node]]:
+def mean_of_rows(*shape: int) -> Case:
     """A case that takes the mean along the last axis."""
     return shape, [Node("ReduceMean", (np.array([-1]),))]
 
 
-def layer_norm(*shape: int) -> tuple[tuple[int, ...], list[Node]]:
+def layer_norm(*shape: int) -> Case:
     """A case that normalises along the last axis."""
     return shape, [Node("LayerNormalization", (shape[-1:], shape[-1:]))]
 
 
-def lstm(steps: int, batch: int, width: int, hidden: int) -> tuple[tuple[int, ...], list[Node]]:
+def lstm(steps: int, batch: int, width: int, hidden: int) -> Case:
     """A case of one layer in one direction."""
     weights = ((1, 4 * hidden, width), (1, 4 * hidden, hidden), (1, 8 * hidden))
     return (steps, batch, width), [Node("LSTM", weights, {"hidden_size": hidden})]
 
 
 P1 = {"pads": [1] * 4}
-CASES: dict[str, tuple[tuple[int, ...], list[Node]]] = {
+CASES: dict[str, Case] = {
     "convT k2s2 128->64 28x28": ((1, 128, 28, 28), conv_transpose(128, 64, 2, 2, strides=[2, 2])),
     "convT k4s2 64->32 56x56": ((1, 64, 56, 56), conv_transpose(64, 32, 4, 4, strides=[2, 2], **P1)),
     "convT k4s2 256->128 14x14": ((1, 256, 14, 14), conv_transpose(256, 128, 4, 4, strides=[2, 2], **P1)),
@@ -163,40 +193,108 @@ CASES: dict[str, tuple[tuple[int, ...], list[Node]]] = {
     "Transpose 013245 1x14x7x14x7x96": transpose(1, 14, 7, 14, 7, 96, perm="013245"),
     "LSTM 128->128, 100 steps": lstm(100, 1, 128, 128),
     "LSTM 256->256, 50 steps of 8": lstm(50, 8, 256, 256),
+    "conv 1-D k16s8 1->64 8000": ((1, 1, 8000), conv(64, 1, 16, strides=[8])),
+    "conv k3 1->32 28x28": ((1, 1, 28, 28), conv(32, 1, 3, 3, **P1)),
+    "nearest x2, u8 3 112x112": (numbers("uint8", 1, 3, 112, 112), resize("nearest")),
+    "nearest x2, u8 64 28x28": (numbers("uint8", 1, 64, 28, 28), resize("nearest")),
+    "nearest 300x400 to 224x224": ((1, 3, 300, 400), resize("nearest", 1, 3, 224, 224)),
+    "linear 300x400 to 224x224": ((1, 3, 300, 400), resize("linear", 1, 3, 224, 224)),
+    "linear 300x400x3 to 224x224x3": ((1, 300, 400, 3), resize("linear", 1, 224, 224, 3)),
+    "cubic x2 3 112x112": ((1, 3, 112, 112), resize("cubic")),
+    **{f"{kind} 128x3072": ((128, 3072), [Node(kind)]) for kind in ("Abs", "LeakyRelu", "Softsign", "ThresholdedRelu")},
+    **{f"{kind} 128x3072": (numbers("float32", 128, 3072), [Node(kind)]) for kind in ("Sqrt", "Log", "Reciprocal")},
+    "Clip 128x3072": ((128, 3072), [Node("Clip", (np.float32(-1), np.float32(1)))]),
+    "Pow 1.7 128x3072": (numbers("float32", 128, 3072), [Node("Pow", (np.float32(1.7),))]),
+    "Div 128x3072": binary("Div", (128, 3072), (128, 3072)),
+    "Add of channels 64x56x56": binary("Add", (1, 64, 56, 56), (64, 1, 1)),
+    "Mul of channels 8x64x14x14": binary("Mul", (8, 64, 14, 14), (8, 64, 1, 1)),
+    "Add of a mask 8x12x128x128": binary("Add", (8, 12, 128, 128), (8, 1, 1, 128)),
+    "Mul of a column 50000x7": binary("Mul", (50000, 7), (50000, 1)),
+    "Greater 128x3072": binary("Greater", (128, 3072), (128, 3072)),
+    "Greater of a number 128x3072": binary("Greater", (128, 3072), (1,)),
+    "Equal, s64 128x3072": binary("Equal", (128, 3072), (1,), "int64"),
+    "And 128x3072": (truths(128, 3072), [Node("And", (truths(128, 3072),))]),
+    "Not 128x3072": (truths(128, 3072), [Node("Not")]),
+    "Where 128x3072": (truths(128, 3072), [Node("Where", ((128, 3072), np.float32(0)))]),
+    "Add, s64 128x3072": binary("Add", (128, 3072), (128, 3072), "int64"),
+    "Mod, s64 128x3072": binary("Mod", (128, 3072), (1,), "int64"),
+    "Div, s32 128x3072": binary("Div", (128, 3072), (128, 3072), "int32"),
+    "BitwiseAnd, u8 128x3072": binary("BitwiseAnd", (128, 3072), (128, 3072), "uint8"),
+    **{f"Cast {source} to {target} 128x3072": cast(source, target) for source, target in (
+        ("float32", "bool"), ("float32", "int64"), ("float32", "uint8"), ("float32", "float16"), ("int64", "float32"),
+        ("float64", "float32"), ("float64", "uint8"), ("int8", "uint8"), ("uint8", "float32"), ("bool", "float32"))},
+    "QuantizeLinear, u8 64x112x112": (
+        (1, 64, 112, 112), [Node("QuantizeLinear", (np.float32(0.05), np.uint8(128)))]),
+    "QuantizeLinear, u8 64x112x112, channels": ((1, 64, 112, 112), [
+        Node("QuantizeLinear", (numbers("float32", 64) / 500, numbers("uint8", 64)), {"axis": 1})]),
+    "DequantizeLinear, u8 64x112x112, channels": (numbers("uint8", 1, 64, 112, 112), [
+        Node("DequantizeLinear", (numbers("float32", 64) / 500, numbers("uint8", 64)), {"axis": 1})]),
+    **{f"Transpose {perm} 32x128x96": transpose(32, 128, 96, perm=perm) for perm in ("102", "120", "201", "210")},
+    **{f"Transpose {perm} 8x12x64x32": transpose(8, 12, 64, 32, perm=perm)
+       for perm in ("1023", "0132", "2301", "3210")},
+    "Transpose 0231, u8 1x64x112x112": (numbers("uint8", 1, 64, 112, 112), transpose(perm="0231")[1]),
+    "Concat 128x768": ((128, 768), [Node("Concat", ((128, 768),), {"axis": 1})]),
+    "Slice 128x3072": ((128, 3072), [Node("Slice", (np.array([64]), np.array([2048]), np.array([1])))]),
+    "Pad 3x224x224": ((1, 3, 224, 224), [Node("Pad", (np.array([0, 0, 3, 3, 0, 0, 3, 3]),))]),
+    "Pad of rows 128x3072": ((128, 3072), [Node("Pad", (np.array([0, 0, 10, 0]),))]),
+    "Expand 8x1x128x64": ((8, 1, 128, 64), [Node("Expand", (np.array([8, 12, 128, 64]),))]),
+    "SpaceToDepth 16x112x112": ((1, 16, 112, 112), [Node("SpaceToDepth", (), {"blocksize": 2})]),
+    "Gather 128 rows 30000x768": ((30000, 768), [Node("Gather", (numbers("int64", 128, largest=29999),))]),
+    "GatherElements 128x3072": ((128, 3072), [
+        Node("GatherElements", (numbers("int64", 128, 500, largest=3000),), {"axis": 1})]),
+    "CumSum 128x3072 rows": ((128, 3072), [Node("CumSum", (np.array(1),))]),
+    "CumSum 128x3072 columns": ((128, 3072), [Node("CumSum", (np.array(0),))]),
+    "ArgMax 128x3072 rows": ((128, 3072), [Node("ArgMax", (), {"axis": 1})]),
+    "ArgMax 128x3072 columns": ((128, 3072), [Node("ArgMax", (), {"axis": 0})]),
+    "TopK 5 64x1000": ((64, 1000), [Node("TopK", (np.array([5]),), unread=1)]),
+    "TopK 1000 16x1000": ((16, 1000), [Node("TopK", (np.array([1000]),), unread=1)]),
+    **{f"ReduceMean {axes} 16x32x64x48": ((16, 32, 64, 48), [Node("ReduceMean", (np.array(axes),))])
+       for axes in ([0], [1], [2], [0, 1], [1, 2], [2, 3])},
+    "ReduceMax 128x3072 columns": ((128, 3072), [Node("ReduceMax", (np.array([0]),))]),
+    "InstanceNormalization 64x56x56": ((1, 64, 56, 56), [Node("InstanceNormalization", ((64,), (64,)))]),
+    "InstanceNormalization 512x100": ((1, 512, 100), [Node("InstanceNormalization", ((512,), (512,)))]),
+    "LayerNormalization 10000x17": layer_norm(10000, 17),
+    **{f"Softmax {m}x{n}": ((m, n), [Node("Softmax")]) for m, n in ((2048, 50), (1000, 77), (512, 512), (12544, 3))},
+    **{f"MatMul {m}x{k}x{n}": ((m, k), [Node("MatMul", ((k, n),))])
+       for m, k, n in ((1000, 64, 3), (1000, 3, 64), (10000, 8, 8), (64, 64, 64))},
+    "MatMul 12x128x64x128": ((12, 128, 64), [Node("MatMul", ((12, 64, 128),))]),
+    "Gemm, B turned 1x2048x1000": ((1, 2048), [Node("Gemm", ((1000, 2048), (1000,)), {"transB": 1})]),
     **{f"MatMul {m}x768x3072": ((m, 768), [Node("MatMul", ((768, 3072),))]) for m in (1, 4, 16, 128)},
 }  # fmt: skip
 
 
-def make_model(shape: Sequence[int], nodes: Sequence[Node]) -> bytes:
+def make_model(x: Any, nodes: Sequence[Node]) -> bytes:
     """A model of nodes one behind another."""
     rng = np.random.default_rng(0)
-    made, weights, name = [], [], "x"
+    made, name = [], "x"
+    weights: list[onnx.TensorProto] = []
     for number, node in enumerate(nodes):
         inputs = [name]
         for value in node.weights:
             inputs.append("" if value is None else f"w{len(weights)}")
             if value is not None:
-                array = value if isinstance(value, np.ndarray) else rng.normal(0, 0.1, value).astype(np.float32)
+                array = rng.normal(0, 0.1, value).astype(np.float32) if isinstance(value, tuple) else np.asarray(value)
                 weights.append(numpy_helper.from_array(array, inputs[-1]))
         name = "y" if number == len(nodes) - 1 else f"t{number}"
-        made.append(helper.make_node(node.kind, inputs, [name], **node.attrs))
-    ports = [helper.make_tensor_value_info(port, onnx.TensorProto.FLOAT, dims) for port, dims in
-             (("x", shape), ("y", None))]  # fmt: skip
-    graph = helper.make_graph(made, "ops", ports[:1], ports[1:], weights)
+        unread = [f"{name}_{k}" for k in range(node.unread)]
+        made.append(helper.make_node(node.kind, inputs, [name, *unread], **node.attrs))
+    port = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+    graph = helper.make_graph(made, "ops", [port], [helper.make_empty_tensor_value_info("y")], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    content: bytes = model.SerializeToString()
+    content: bytes = onnx.shape_inference.infer_shapes(model).SerializeToString()
     return content
 
 
 def case_input(name: str) -> Any:
     """The image of a case."""
-    return np.random.default_rng(1).standard_normal(CASES[name][0], np.float32)
+    x = CASES[name][0]
+    return x if isinstance(x, np.ndarray) else np.random.default_rng(1).standard_normal(x, np.float32)
 
 
 def own_runner(name: str, engine: gp.Engine) -> tuple[Callable[[], object], Any]:
     """What runs the case here, into an array that is there, and the array."""
     x = case_input(name)
-    model = gp.onnx.load(make_model(*CASES[name]), engine=engine)
+    model = gp.onnx.load(make_model(x, CASES[name][1]), engine=engine)
     outputs = model.run({"x": x})
     return lambda: model.run({"x": x}, outputs), outputs["y"]
 
@@ -208,7 +306,8 @@ def peer_runner(name: str, _: gp.Engine) -> tuple[Callable[[], object], Any]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    content, x = make_model(*CASES[name]), case_input(name)
+    x = case_input(name)
+    content = make_model(x, CASES[name][1])
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     [result] = session.run(None, {"x": x})
     binding = session.io_binding()
@@ -229,12 +328,12 @@ def runners(name: str, engine: gp.Engine) -> list[Callable[[], object]]:
 
 def count(name: str, result: Any) -> dict[str, int]:
     """Bytes that a case reads and writes at least, and operations where it is one convolution."""
-    shape, nodes = CASES[name]
-    weights = [np.size(value) if isinstance(value, np.ndarray) else math.prod(value)
+    x, nodes = case_input(name), CASES[name][1]
+    weights = [4 * math.prod(value) if isinstance(value, tuple) else np.asarray(value).nbytes
                for node in nodes for value in node.weights if value is not None]  # fmt: skip
-    counted = {"nbytes": 4 * (math.prod(shape) + sum(weights)) + result.nbytes}
+    counted = {"nbytes": x.nbytes + sum(weights) + result.nbytes}
     if len(nodes) == 1 and nodes[0].kind in ("Conv", "ConvTranspose"):
-        pixels = result.size if nodes[0].kind == "Conv" else math.prod(shape)
+        pixels = result.size if nodes[0].kind == "Conv" else x.size
         counted["flops"] = 2 * pixels * math.prod(nodes[0].weights[0][1:])
     return counted
 
