@@ -5,6 +5,8 @@
 
 Cases run in another process, so that one that ends the interpreter is a finding as well. What fails is made small and
 written to a folder as JSON, from where it is replayed. The exit status is 1 if anything failed.
+
+With ``--special`` elements that docs/concepts/numerics.md leaves open are not compared (`freedoms`).
 """
 
 from __future__ import annotations

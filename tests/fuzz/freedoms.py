@@ -121,7 +121,7 @@ class Tensors:
         found = self.hidden.get(tensor_id, False) | ((size > HUGE) & np.isfinite(size) & is_chain)
         if (node.kind in FOLDED and is_constant) or port in JOINED.get(node.kind, ()):
             found |= ~(size <= HUGE) | ((size > 0) & (size < TINY))
-        if node.kind in PRODUCTS and port == 1:
+        if node.kind in PRODUCTS and port < 2:
             found |= (size > 0) & (size < TINY)
         return np.asarray(found)
 
