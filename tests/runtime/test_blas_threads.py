@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
+from graphpool import config
 from graphpool.cache import constant_tensor_cache
 from graphpool.runtime import blas_threads
 from tests.helpers.memory import run_threads
@@ -54,8 +55,9 @@ def test_a_thread_that_does_not_control_the_library_sets_it_too(library):
     assert seen == [1, 2]
 
 
-def test_programs_in_many_threads_restore(library):
-    shapes = (2, 512), (1024, 512), (2, 1024)
+def test_programs_in_many_threads_restore(library, monkeypatch):
+    monkeypatch.setitem(config._values, "max_isa", "generic")  # others prefer their own loops
+    shapes = (16, 512), (1024, 512), (16, 1024)
     a, b, c = (gp.LogicalTensor(i, "f32", shape) for i, shape in enumerate(shapes))
     partition = gp.Partition.from_op(gp.Op(0, "MatMul", [a, b], [c], transpose_b=True))
     with gp.Engine(threads=1) as engine, partition.compile([a, b], [c], engine) as compiled:
@@ -87,10 +89,11 @@ def test_a_forked_child_has_the_users_setting(library):
 
 def test_blas_is_kept_to_one_thread_only_where_the_plain_kernel_runs(monkeypatch):
     entered = []
+    monkeypatch.setitem(config._values, "max_isa", "generic")  # others prefer their own loops
     monkeypatch.setattr(blas_threads, "enter", lambda real=blas_threads.enter: entered.append(1) or real())
-    x = gp.LogicalTensor(0, "f32", (2, 512))
+    x = gp.LogicalTensor(0, "f32", (16, 512))
     w = gp.LogicalTensor(1, "f32", (1024, 512), property="constant")
-    y = gp.LogicalTensor(2, "f32", (2, 1024))
+    y = gp.LogicalTensor(2, "f32", (16, 1024))
     product = gp.Partition.from_op(gp.Op(0, "MatMul", [x, w], [y], transpose_b=True))
     cache = constant_tensor_cache("cpu")
     with gp.Engine(threads=1) as engine, product.compile([x, w], [y], engine) as compiled:

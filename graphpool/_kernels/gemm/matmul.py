@@ -57,13 +57,11 @@ def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None,
     """
     name = isa or isas()[-1]
     most = {"generic": 8 if transposed_b else 4, "avx2": 64, "neon": 64, "neon_dotprod": 64}.get(name)
-    if transposed_b and name == "avx2":
-        most = None
-    if most is None and not transposed_b:
+    if most is None or (transposed_b and name == "avx2"):
         return "simd"
     if macs is not None and macs <= _SMALL and name != "generic":
         return "simd"
-    return "simd" if most is None or m <= most else "blas"
+    return "simd" if m <= most else "blas"
 
 
 def matmul(
