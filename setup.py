@@ -13,6 +13,7 @@ import sysconfig
 import tempfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,6 +91,7 @@ def _known_isas():
     return {"generic": InstructionSet([])}
 
 
+@cache
 def kernel_homes(isa):
     """For which instruction set the kernels that `isa` runs are compiled, a dict by source: `isa`, or a weaker one.
 
