@@ -176,6 +176,21 @@ GP_INLINE void gp_amx_dot(const enum gp_packed_type type, const int tall, const 
     }
 }
 
+/* One step along k of gp_amx_panel: a tile of each row of tiles by one of each vector of columns. */
+GP_INLINE void gp_amx_step(const enum gp_packed_type type, const int tall, const int wide, const char *a, int64_t a_next,
+                           const float *b, gp_amx_queue *queue)
+{
+    const int64_t row = (wide ? GP_PANEL : GP_VL) * 4;
+    _tile_loadd(4, a, 64);
+    if (tall)
+        _tile_loadd(5, a + a_next, 64);
+    _tile_loadd(6, b, row);
+    if (wide)
+        _tile_loadd(7, b + GP_VL, row);
+    gp_amx_dot(type, tall, wide);
+    gp_amx_finish_some(queue);
+}
+
 /* Sums of 16 rows, or of 32 where they are tall, by a panel, or by half of one where it is not wide: from `from` on at steps
  * of from_nbytes bytes to `to`. a: tiles, the second 16 rows a_next bytes behind the first. */
 GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, const int wide, int64_t words, const char *a,
@@ -193,14 +208,7 @@ GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, cons
     if (tall && wide)
         _tile_loadd(3, from + down + GP_VL, from_nbytes);
     for (; words >= GP_AMX_WORDS; words -= GP_AMX_WORDS, a += GP_AMX_NBYTES, b += GP_AMX_WORDS * width) {
-        _tile_loadd(4, a, 64);
-        if (tall)
-            _tile_loadd(5, a + a_next, 64);
-        _tile_loadd(6, b, width * 4);
-        if (wide)
-            _tile_loadd(7, b + GP_VL, width * 4);
-        gp_amx_dot(type, tall, wide);
-        gp_amx_finish_some(queue);
+        gp_amx_step(type, tall, wide, a, a_next, b, queue);
         for (int64_t i = queue->ahead_lines; i; i--, queue->ahead += 64)
             _mm_prefetch(queue->ahead, _MM_HINT_T1);
     }
@@ -209,14 +217,7 @@ GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, cons
         for (int64_t i = 0; i < GP_AMX_WORDS * width; i += GP_VL)
             gp_store(rest + i, i < words * width ? gp_load(b + i) : (gp_vf){0});
         gp_amx_fence();
-        _tile_loadd(4, a, 64);
-        if (tall)
-            _tile_loadd(5, a + a_next, 64);
-        _tile_loadd(6, rest, width * 4);
-        if (wide)
-            _tile_loadd(7, rest + GP_VL, width * 4);
-        gp_amx_dot(type, tall, wide);
-        gp_amx_finish_some(queue);
+        gp_amx_step(type, tall, wide, a, a_next, rest, queue);
     }
     const int64_t row = GP_AMX_PITCH * 4;
     _tile_stored(0, to, row);
@@ -251,9 +252,9 @@ GP_INLINE void gp_amx_group(const enum gp_packed_type type, int64_t rows, int co
 
 /* All rows of one group of panels, for `words` words along k; what is finished waits in the queue, whose functions are those
  * of the type. a: tiles, 16 rows a_next bytes apart. All rows together fetch what the next group reads, from L3 or memory. */
-static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type type, int64_t rows, int column, int64_t words, const char *a,
-                                   int64_t a_next, const float *b, int64_t panel_step, gp_packed_sink sink,
-                                   gp_amx_queue *queue)
+static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type type, int64_t rows, int column,
+                                                      int64_t words, const char *a, int64_t a_next, const float *b,
+                                                      int64_t panel_step, gp_packed_sink sink, gp_amx_queue *queue)
 {
     const int64_t blocks = (rows + 2 * GP_AMX_ROWS - 1) / (2 * GP_AMX_ROWS), panels = gp_column_panels(column);
     const int vectors = column ? GP_PANEL_VECTORS : 1;
