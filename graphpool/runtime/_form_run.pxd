@@ -28,31 +28,36 @@ cdef class FrameStore:
     cdef int forget(self, int64_t form) except -1
 
 
-cdef class FormRun:
+# What every run of a form takes and gives, whatever its sizes.
+cdef class RunPorts:
     cdef list inputs            # (name, id)
     cdef list outputs           # (name, id, whether a step writes it where it is told to, under this name first)
     cdef dict ids               # name of an output -> id
-    cdef dict numbers           # id of an output -> number of its kind, as far as that is known
-    cdef list kinds             # Described of each kind
     cdef tuple targets          # ids of outputs that steps write
     cdef list made              # ids of those of a known shape
     cdef list names             # their names
-    cdef list wanted            # of each its Described
     cdef tuple bound            # ids of what is bound
-    cdef list forms             # of each its Described
-    cdef list bound_kinds, made_kinds, all_kinds    # numbers of the kinds of `bound`, `made`, all outputs
     cdef tuple passing          # ids of values that do not outlive a run
+    cdef list bound_kinds, made_kinds, all_kinds    # numbers of the kinds of `bound`, `made`, all outputs, once known
+    cdef dict places            # key of an offset -> number among addresses
     cdef ResultArrays results
     cdef object arenas
+    cdef HostBudget host_budget
+    cdef FrameStore frames
+
+
+cdef class FormRun:
+    cdef RunPorts ports
+    cdef dict numbers           # id of an output -> number of its kind, as far as that is known
+    cdef list kinds             # Described of each kind
+    cdef list wanted            # of each of `made` its Described
+    cdef list forms             # of each of `bound` its Described
     cdef ArenaPool pool         # where the last run had its arena
     cdef int64_t arena_nbytes, host_nbytes, all_nbytes
     cdef bint uses_blas
-    cdef HostBudget host_budget
     cdef int64_t number         # in this process, from 1
     cdef object offsets         # of what lies in the arena: key -> bytes
-    cdef dict places            # key -> number among addresses
     cdef list programs          # of all steps; None where some step has none
-    cdef FrameStore frames      # of all forms that were made of one compilation
     cpdef Frame take_frame(self)
     cpdef dict run(self, inputs, outputs=*, held=*)
     cdef object _use(self, inputs, dict given, work)

@@ -44,6 +44,7 @@ class FormRun:
         made: Sequence[int],
         bound: Sequence[int],
         passing: Collection[int],
+        places: dict[int, int],
         results: ResultArrays,
         arenas: SharedArenas,
         host_budget: HostBudget | None,
@@ -54,8 +55,7 @@ class FormRun:
         arrays: SizedArrays,
         plan: FormPlan,
         uses_blas: bool,
-        places: dict[int, int],
-        programs: list[Program] | None,
+        programs: list[Program | None] | None,
     ) -> None: ...
     def clear(self) -> None: ...
     def end(self) -> None: ...

@@ -91,6 +91,10 @@ cdef class FrameStore:
         return 0
 
 
+cdef class RunPorts:
+    """What every run of a form takes and gives, whatever its sizes."""
+
+
 cdef class FormRun:
     """Runs a form for one set of sizes on an arena and a frame at a time; base of `Runner`, which makes frames.
 
@@ -98,10 +102,7 @@ cdef class FormRun:
     threads, on an arena each. Cost of `run`: about a microsecond, and half a one for each result, beyond the steps.
     """
 
-    def __cinit__(self):
-        self.frames = FrameStore()
-
-    def connect(self, form, targets, made, bound, passing, results, arenas, host_budget):
+    def connect(self, form, targets, made, bound, passing, places, results, arenas, host_budget):
         """Say what every run takes and gives, whatever its sizes.
 
         Parameters
@@ -112,20 +113,25 @@ cdef class FormRun:
             in the order of their numbers among addresses.
         passing : collection of int
             Of values that do not outlive a run.
+        places : dict
+            Number among addresses of each key of a plan's offsets.
         results : ResultArrays
         arenas : SharedArenas
         host_budget : HostBudget or None
             What host functions may take, if there are any.
         """
+        cdef RunPorts ports = RunPorts.__new__(RunPorts)
         names = {i: name for name, i in form.outputs.items()}
         first = {i: name for name, i in reversed(form.outputs.items())}
-        self.inputs, self.ids = list(form.inputs.items()), dict(form.outputs)
-        self.targets, self.made, self.passing = tuple(targets), list(made), tuple(passing)
-        self.outputs = [(name, i, i in self.targets and first[i] == name) for name, i in form.outputs.items()]
-        self.names, self.bound = [names[i] for i in made], tuple(bound)
-        self.results, self.arenas, self.host_budget = results, arenas, host_budget
+        ports.inputs, ports.ids = list(form.inputs.items()), dict(form.outputs)
+        ports.targets, ports.made, ports.passing = tuple(targets), list(made), tuple(passing)
+        ports.outputs = [(name, i, i in ports.targets and first[i] == name) for name, i in form.outputs.items()]
+        ports.names, ports.bound, ports.places = [names[i] for i in made], tuple(bound), places
+        ports.results, ports.arenas, ports.host_budget = results, arenas, host_budget
+        ports.frames = FrameStore()
+        self.ports = ports
 
-    def size(self, FormRun other not None, arrays not None, plan, bint uses_blas, dict places, list programs):
+    def size(self, FormRun other not None, arrays not None, plan, bint uses_blas, list programs):
         """Run as another one, for these sizes.
 
         Parameters
@@ -135,35 +141,30 @@ cdef class FormRun:
         plan : FormPlan
         uses_blas : bool
             Whether every run does.
-        places : dict
-            Number among addresses of each key of the plan's offsets.
         programs : list of Program or None
             Of the steps, where each is a `StepCall`.
         """
         cdef Py_ssize_t k
-        self.offsets, self.places, self.programs = plan.offsets, places, programs
-        self.inputs, self.ids, self.names, self.outputs = other.inputs, other.ids, other.names, other.outputs
-        self.targets, self.made, self.passing, self.bound = other.targets, other.made, other.passing, other.bound
-        self.results, self.arenas, self.host_budget = other.results, other.arenas, other.host_budget
-        self.frames, self.number = other.frames, gp_next_serial()
+        cdef RunPorts ports = other.ports
+        self.ports, self.number = ports, gp_next_serial()
+        self.offsets, self.programs = plan.offsets, programs
         self.numbers, self.kinds, self.uses_blas = arrays.numbers, arrays.made, uses_blas
-        if other.bound_kinds is None:
-            other.made_kinds = [self.numbers[i] for i in self.made]
-            other.bound_kinds = [self.numbers[i] for i in self.bound]
-            other.all_kinds = [self.numbers[i] for i in self.ids.values() if i in self.numbers]
-        self.bound_kinds, self.made_kinds, self.all_kinds = other.bound_kinds, other.made_kinds, other.all_kinds
-        self.all_nbytes = arrays.total_nbytes(self.all_kinds)
+        if ports.bound_kinds is None:
+            ports.made_kinds = [self.numbers[i] for i in ports.made]
+            ports.bound_kinds = [self.numbers[i] for i in ports.bound]
+            ports.all_kinds = [self.numbers[i] for i in ports.ids.values() if i in self.numbers]
+        self.all_nbytes = arrays.total_nbytes(ports.all_kinds)
         self.arena_nbytes, self.host_nbytes = plan.arena_nbytes, plan.host_nbytes
-        self.forms = [self.kinds[k] for k in self.bound_kinds]
-        self.wanted = [self.kinds[k] for k in self.made_kinds]
+        self.forms = [self.kinds[k] for k in ports.bound_kinds]
+        self.wanted = [self.kinds[k] for k in ports.made_kinds]
 
     def clear(self):
         """Forget the frames of all sizes: their arenas go."""
-        self.frames.idle = {}
+        self.ports.frames.idle = {}
 
     def end(self):
         """Let go of what frames have of these sizes alone. No run may be going on."""
-        self.frames.forget(self.number)
+        self.ports.frames.forget(self.number)
 
     cpdef dict run(self, inputs, outputs=None, held=None):
         """Outputs by name, see `Executable.run`; those of `outputs`, and of `held`, are written there."""
@@ -223,8 +224,8 @@ cdef class FormRun:
 
     cdef object _work(self, Frame frame, inputs, dict given, dict fresh, work):
         """Bind the arrays and work on the arena of a frame."""
-        if self.host_budget is not None and not is_inner():
-            self.host_budget.start()
+        if self.ports.host_budget is not None and not is_inner():
+            self.ports.host_budget.start()
         self._bind(frame, inputs, given, fresh)
         return self._run_once(frame, given) if work is None else work(frame)
 
@@ -266,10 +267,10 @@ cdef class FormRun:
         cdef dict given = {}
         if outputs is not None:
             for name in outputs:
-                array, number = outputs[name], self.numbers.get(self.ids[name])
+                array, number = outputs[name], self.numbers.get(self.ports.ids[name])
                 known = None if number is None else self.kinds[number]
                 if known is None or not _fits(array, known):
-                    check_output(name, array, self._described.get(self.ids[name]))
+                    check_output(name, array, self._described.get(self.ports.ids[name]))
                 given[name] = array
         if held is not None:
             given.update(held)
@@ -278,19 +279,19 @@ cdef class FormRun:
     # ---- memory
 
     cdef list _missing(self, dict given):
-        return [name for name in self.ids if name not in given]
+        return [name for name in self.ports.ids if name not in given]
 
     cdef Frame _take_room(self, dict given, dict fresh):
         """All memory of a run: an arena, results in `fresh` by id, host arrays. Who waits for it holds none."""
         cdef Lease lease
-        budget = self.results.budget
+        budget = self.ports.results.budget
         while True:
             lease = self._lease(given)
             try:
                 return self._take_results(lease, given, fresh)
             except OutOfMemoryError:
                 lease.release()
-                self.arenas.shrink(self.arena_nbytes)   # larger ones may have been needed for other shapes
+                self.ports.arenas.shrink(self.arena_nbytes)   # larger ones may have been needed for other shapes
                 nbytes = self.check_room(self._missing(given))
                 if not budget.pending or is_inner():
                     raise
@@ -308,7 +309,7 @@ cdef class FormRun:
             lease = pool.lease_free()
         if lease is None:
             try:
-                lease = self.arenas.lease(self.arena_nbytes)
+                lease = self.ports.arenas.lease(self.arena_nbytes)
             except OutOfMemoryError:
                 self.check_room(self._missing(given))   # which counts the results too
                 raise
@@ -320,20 +321,20 @@ cdef class FormRun:
         """Take what a run needs beside an arena: a frame, results, room for host arrays."""
         cdef Frame frame = self._take_frame(lease)
         cdef int64_t nbytes = self.host_nbytes
-        cdef list ids = self.made, names = self.names, wanted = self.wanted
+        cdef list ids = self.ports.made, names = self.ports.names, wanted = self.wanted
         cdef Py_ssize_t k
         if not given:
             nbytes += self.all_nbytes
         else:
-            places = {self.ids[name] for name in given}
+            places = {self.ports.ids[name] for name in given}
             left = [k for k in range(len(ids)) if ids[k] not in places]
             ids, names, wanted = [ids[k] for k in left], [names[k] for k in left], [wanted[k] for k in left]
             for name in self._missing(given):
-                number = self.numbers.get(self.ids[name])
+                number = self.numbers.get(self.ports.ids[name])
                 nbytes += 0 if number is None else self.kinds[number][3]
         if nbytes or wanted:
             try:
-                arrays = self.results.take(names, wanted, frame.arrays, 2 * len(self.frames.idle), nbytes)
+                arrays = self.ports.results.take(names, wanted, frame.arrays, 2 * len(self.ports.frames.idle), nbytes)
                 for k in range(len(ids)):
                     fresh[ids[k]] = arrays[k]
             except BaseException:
@@ -347,7 +348,7 @@ cdef class FormRun:
         cdef Frame frame
         address = lease.pool.alignment if lease.slot == NULL else <uintptr_t>lease.slot.address
         try:
-            frame = self.frames.of(lease.pool, address).pop()
+            frame = self.ports.frames.of(lease.pool, address).pop()
         except IndexError:
             frame = self._make_frame(address)
         if frame.form != self.number:
@@ -365,7 +366,7 @@ cdef class FormRun:
             self._set_up(frame)
             return 0
         for key in self.offsets:
-            frame.addresses.put(self.places[key], frame.address + self.offsets[key])
+            frame.addresses.put(self.ports.places[key], frame.address + self.offsets[key])
         for k in range(len(self.programs)):
             (<StepCall?>frame.calls[k]).program = self.programs[k]
         return 0
@@ -375,10 +376,10 @@ cdef class FormRun:
         cdef Lease lease = frame.lease
         frame.lease = None
         frame.addresses.unbind()
-        for i in self.passing:
+        for i in self.ports.passing:
             frame.values.pop(i, None)
         frame.arrays.unreserve()
-        self.frames.give_back(frame)
+        self.ports.frames.give_back(frame)
         if lease is not None:
             lease.release()
         return 0
@@ -388,23 +389,23 @@ cdef class FormRun:
     cdef int _bind(self, Frame frame, inputs, dict given, dict fresh) except -1:
         """Put the arrays of a run in place."""
         cdef dict values = frame.values
-        for name, i in self.inputs:
+        for name, i in self.ports.inputs:
             values[i] = inputs[name]
-        for i in self.targets:
+        for i in self.ports.targets:
             values[i] = None    # of unknown shape: a host function brings it
         values.update(fresh)
         for name in given:
-            i = self.ids[name]
-            if i in self.targets:
+            i = self.ports.ids[name]
+            if i in self.ports.targets:
                 values[i] = given[name]
-        frame.addresses.bind(self.bound, values, self.forms, self._tensor_of)
+        frame.addresses.bind(self.ports.bound, values, self.forms, self._tensor_of)
         return 0
 
     cdef dict _collect(self, Frame frame, dict given):
         """The outputs; what is not this run's own fresh array, or where it was asked for, is copied."""
         cdef dict results = {}
-        cdef set places = {self.ids[name] for name in given} if given else None
-        for name, i, is_own in self.outputs:
+        cdef set places = {self.ports.ids[name] for name in given} if given else None
+        for name, i, is_own in self.ports.outputs:
             value = frame.values[i]
             if given and name in given:
                 results[name] = target = given[name]

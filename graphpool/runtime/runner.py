@@ -65,10 +65,11 @@ class Runner(FormRun, SharesFirst):
         self._first = None
         self._numbers: dict[int, int] = {}
         self._ports: list[StepPorts | None] = []
+        self._are_calls = False
         sized = [i for i in self._targets if is_plain(described.get(i))]
         bound, passing = self._split(described, sized)
         host_budget = form.host_budget if any(step.function is not None for step in steps) else None
-        self.connect(form, self._targets, sized, bound, passing, results, arenas, host_budget)
+        self.connect(form, self._targets, sized, bound, passing, self._numbers, results, arenas, host_budget)
 
     def _split(self, described: Mapping[int, LogicalTensor], sized: Sequence[int]) -> tuple[tuple[int, ...], set[int]]:
         """Tensors whose addresses are bound for each run, and those whose arrays runs pass on; `sized` are results."""
@@ -90,6 +91,7 @@ class Runner(FormRun, SharesFirst):
         for i, tensor in self._constants.tensors.items():
             self._addresses.put(self._numbers[i], tensor.data_ptr)
         self._ports = [self._make_ports(number, step) for number, step in enumerate(self._steps)]
+        self._are_calls = bool(self._ports) and all(self._ports)
 
     def _make_ports(self, number: int, step: ModelStep) -> StepPorts | None:
         """Where a program finds its tensors; None for what takes arrays."""
@@ -104,15 +106,13 @@ class Runner(FormRun, SharesFirst):
         described: Mapping[int, LogicalTensor],
         arrays: SizedArrays,
         plan: FormPlan,
-        programs: Sequence[Program | None],
+        programs: list[Program | None],
     ) -> Self:
         """One for these sizes: `arrays` describes what the caller gives and gets, `programs` are those of the steps."""
         other = type(self).__new__(type(self))
         other._first = self
         other._described, other._plan, other._programs = described, plan, programs
-        are_calls = bool(self._ports) and all(self._ports)
-        plain = [program for program in programs if program is not None] if are_calls else None
-        other.size(self, arrays, plan, self._uses_blas(programs), self._numbers, plain)
+        other.size(self, arrays, plan, self._uses_blas(programs), programs if self._are_calls else None)
         return other
 
     def _uses_blas(self, programs: Sequence[Program | None]) -> bool:
