@@ -567,10 +567,15 @@ def _are_few_integers(value: Value) -> bool:
 
 
 def _is_sized(node: Node, inputs: Sequence[Value | None]) -> bool:
-    """Whether sizes that may vary are those of the result, so that it cannot be known now."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ("Slice", "Expand", "Tile", "Pad"):
-        return node.op_type in ("ConstantOfShape", "Range")
-    return inputs[0] is not None and not isinstance(inputs[0].content, ShapeArray)
+    """Whether sizes that may vary are those of the result, or places in a table, so that it cannot be known now."""
+    if node.op_type in ("ConstantOfShape", "Range"):
+        return True
+    first = inputs[0]
+    if node.domain not in ("", "ai.onnx") or first is None or isinstance(first.content, ShapeArray):
+        return False
+    if node.op_type == "Gather":  # of integers that are sizes others may follow
+        return first.is_plain and first.dtype not in (DataType.S64, DataType.S32)
+    return node.op_type in ("Slice", "Expand", "Tile", "Pad")
 
 
 def _static(contents: Sequence[Any]) -> list[Value]:

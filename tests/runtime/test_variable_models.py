@@ -349,6 +349,24 @@ def test_numbers_that_decide_are_sizes(engine):
         assert "content of k[0]=-2: content of k[0] >= 0 no longer holds" in model.stats().respecialisations[-1]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_])
+def test_places_in_a_table_are_sizes(engine, dtype):
+    """One row of a table, as the position of one new word."""
+    Node = onnx.helper.make_node
+    nodes = (
+        Node("Shape", ["x"], ["past"], start=0, end=1), Node("Gather", ["table", "past"], ["row"]),
+        Node("Cast", ["row"], ["y"], to=onnx.TensorProto.FLOAT),
+    )  # fmt: skip
+    table = (np.arange(240).reshape(60, 4) % 7 - 3).astype(dtype)
+    case = DynamicModel(nodes, {"x": ("f", "past", 4)}, {"y": 2}, {"table": table}, {"past": (1, 59)})
+    with case.load(engine, shapes={"past": (1, 59)}) as model:
+        for past in (7, 1, 40, 59, 2):
+            y = model.run({"x": np.zeros((past, 4), np.float32)})["y"]
+            np.testing.assert_array_equal(y, table[past : past + 1].astype(np.float32))
+        assert model.predict_peak().is_complete
+        assert model.stats().compilations == 1
+
+
 def test_fixed_shapes_do_not_fix_numbers_that_decide(engine):
     node = onnx.helper.make_node("Slice", ["x", "zero", "k"], ["y"])
     case = DynamicModel((node,), {"x": ("f", 9, 4), "k": ("i", 1)}, {"y": 2}, {"zero": np.array([0])}, {})
