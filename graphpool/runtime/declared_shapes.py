@@ -160,13 +160,15 @@ class DeclaredShapes:
     def _refusal(self, cover: RangeCover, worst: Worst, error: Any) -> OutOfMemoryError:
         """The error for ranges of which a run does not fit, with those that do."""
         kept_nbytes = error.smallest_limit - worst.nbytes
-        fitting = cover.largest_that_fits(error.limit - kept_nbytes)
+        fitting, how = cover.largest_that_fits(error.limit - kept_nbytes), "each alone"
+        if not fitting and len(self._ranges.box) > 1:
+            fitting, how = cover.largest_together(error.limit - kept_nbytes), "together"
         ranges = {
             key: f"{describe_key(key)} {describe_span((self._ranges.spans[key][0], most))}"
             for key, most in fitting.items()
         }
         sizes = ", ".join(f"{name} = {size}" for name, size in self._ranges.sizes_at(worst.point).items())
-        fits = f"what fits, each alone: {'; '.join(ranges.values())}" if ranges else "no smaller range of one size fits"
+        fits = f"what fits, {how}: {'; '.join(ranges.values())}" if ranges else "no smaller ranges fit"
         inside = ", beside what branches and loops take" if any(form.form.inner for form in cover.forms) else ""
         message = explain(
             f"{self._name}: a run of the declared shapes takes up to {worst.nbytes} bytes (at {sizes})",

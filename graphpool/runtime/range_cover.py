@@ -16,7 +16,7 @@ from graphpool.errors import OutOfMemoryError
 from .shape_ranges import corner, corners_of, count_points, halves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from graphpool._size_bounds import SizeBounds
 
@@ -248,16 +248,33 @@ class RangeCover:
         """
         found = {}
         for key, (least, most) in self._ranges.box.items():
-            low, high = least - 1, most  # the first fits, or is none; the second does not
-            while high - low > 1:
-                middle = (low + high) // 2
-                if self.worst({key: (least, middle)}).nbytes <= nbytes:
-                    low = middle
-                else:
-                    high = middle
-            if low >= least:
-                found[key] = low
+            steps = self._steps_that_fit([key], most - least, nbytes)
+            if steps >= 0:
+                found[key] = least + steps
         return found
+
+    def largest_together(self, nbytes: int) -> dict[Any, int]:
+        """Upper ends, all as far up their ranges, with which all runs take at most so much; none if there are none."""
+        box = self._ranges.box
+        widest = max(most - least for least, most in box.values())
+        steps = self._steps_that_fit(box, widest, nbytes)
+        return corner(self._part([*box], steps, widest)) if steps >= 0 else {}
+
+    def _part(self, keys: Iterable[Any], steps: int, of: int) -> Box:
+        """The ranges of these sizes so many steps up, of those to their upper ends."""
+        spans = [(key, self._ranges.box[key]) for key in keys]
+        return {key: (least, least + (most - least) * steps // of) for key, (least, most) in spans}
+
+    def _steps_that_fit(self, keys: Collection[Any], of: int, nbytes: int) -> int:
+        """How far these sizes may go up for all runs to take at most so much; -1 if their lower ends will not do."""
+        low, high = -1, of  # the first fits, or is none; the second does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.worst(self._part(keys, middle, of)).nbytes <= nbytes:
+                low = middle
+            else:
+                high = middle
+        return low
 
 
 def _meet(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:

@@ -210,9 +210,23 @@ def test_a_limit_that_not_even_one_shape_fits():
     with gp.Engine("cpu", threads=1, memory_limit="40KiB") as engine:
         with pytest.raises(gp.OutOfMemoryError) as raised:
             case.load(engine, shapes={"n": (5000, 6000)})
-        assert "no smaller range of one size fits" in str(raised.value)
+        assert "no smaller ranges fit" in str(raised.value)
         assert raised.value.largest == {}
         assert engine.budget.in_use == 0
+
+
+def test_where_no_size_alone_will_do_ranges_that_fit_together_are_named():
+    case = MODELS["attention"]
+    ranges = {"b": (2, 64), "l": (2, 32), "p": (2, 64)}
+    with gp.Engine("cpu", threads=1) as engine, case.load(engine, shapes=ranges) as model:
+        limit = model._forms.kept_nbytes() + model._forms.declared.most_run_nbytes // 40
+    with gp.Engine("cpu", threads=1, memory_limit=limit) as engine:
+        with pytest.raises(gp.OutOfMemoryError, match="what fits, together: dimension 'b' 2 to ") as raised:
+            case.load(engine, shapes=ranges)
+        most = raised.value.largest
+        assert most.keys() == ranges.keys()
+        with case.load(engine, shapes={key: (ranges[key][0], most[key]) for key in ranges}) as model:
+            assert model.predict_peak(outputs=False) <= limit
 
 
 def test_an_engine_of_its_own_is_closed_after_a_refusal():
