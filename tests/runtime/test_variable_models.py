@@ -367,6 +367,20 @@ def test_places_in_a_table_are_sizes(engine, dtype):
         assert model.stats().compilations == 1
 
 
+def test_a_target_below_and_above_a_size_shares_a_compilation(engine):
+    node = onnx.helper.make_node("CenterCropPad", ["x", "target"], ["y"], axes=[0])
+    case = DynamicModel((node,), {"x": ("f", "n", 3), "target": ("i", 1)}, {"y": 2}, {}, {"n": (3, 15)})
+    rng = np.random.default_rng(0)
+    with case.load(engine) as model:
+        for rows, target in ((8, 5), (8, 4), (5, 8), (4, 9), (6, 6), (15, 3)):
+            x = rng.standard_normal((rows, 3)).astype(np.float32)
+            wanted, most = np.zeros((target, 3), np.float32), min(rows, target)
+            begin, first = (target - most) // 2, (rows - most) // 2
+            wanted[begin : begin + most] = x[first : first + most]
+            np.testing.assert_array_equal(model.run({"x": x, "target": np.array([target])})["y"], wanted)
+        assert model.stats().compilations == 1
+
+
 def test_fixed_shapes_do_not_fix_numbers_that_decide(engine):
     node = onnx.helper.make_node("Slice", ["x", "zero", "k"], ["y"])
     case = DynamicModel((node,), {"x": ("f", 9, 4), "k": ("i", 1)}, {"y": 2}, {"zero": np.array([0])}, {})

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool._sizes import is_variable, largest
+from graphpool._sizes import is_variable, largest, least
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.graph.shapes import slice_end
 from graphpool.onnx.arrays import to_array
 from graphpool.onnx.build import DataDependent, Value
-from graphpool.onnx.shape_values import ShapeArray
+from graphpool.onnx.shape_values import ShapeArray, shape_array
 from graphpool.onnx.types import data_type, is_f32_number
 from graphpool.typing import DataType
 
@@ -147,7 +147,7 @@ def _center_crop_pad(n: NodeView) -> Value:
     sides = {}
     for axis, target in zip(axes, targets, strict=True):
         size = n[0].shape[axis]
-        first = (target - size) // 2 if target >= size else -((size - target) // 2)
+        first = largest(target - size, 0) // 2 - largest(size - target, 0) // 2
         sides[axis % len(n[0].shape)] = first, target - size - first
     return _padded(n, sides, "constant", 0.0)
 
@@ -156,12 +156,15 @@ def _padded(n: NodeView, sides: Mapping[int, tuple[int, int]], mode: str, value:
     """The first input with pads of axes, before and behind; negative ones take elements away."""
     begin, end = zip(*(sides.get(axis, (0, 0)) for axis in range(len(n[0].shape))), strict=True)
     cut = n[0]
-    if any(pad < 0 for pad in begin + end):
+    is_either = mode == "constant" and any(map(is_variable, begin + end))
+    if is_either or any(pad < 0 for pad in begin + end):
         n.require(mode == "constant", "negative pads of a mode")
-        starts = [max(-first, 0) for first in begin]
-        ends = [dim + min(last, 0) for dim, last in zip(cut.shape, end, strict=True)]
+        starts = [largest(-first, 0) for first in begin]
+        ends = [dim + least(last, 0) for dim, last in zip(cut.shape, end, strict=True)]
         sizes = list(map(operator.sub, ends, starts))
         n.check(all(size >= 0 for size in sizes), "sizes without what negative pads take", "at least 0", sizes)
+        if is_either and (cut.dtype in _EXACT or is_f32_number(value)):
+            return n.emit("Pad", cut, pads_begin=begin, pads_end=end, mode=mode, value=float(value))
         cut = n.emit("Slice", cut, starts=starts, ends=ends, axes=range(len(sizes)))
     pads_begin, pads_end = ([max(pad, 0) for pad in side] for side in (begin, end))
     if mode != "constant":
@@ -196,7 +199,7 @@ def _tensor_scatter(n: NodeView) -> Value:
     if n.has(2):
         places = n.emit("Add", n.reshape(n[2], (n[2].shape[0], *[1] * (len(past.shape) - 1))), places)
         if n.attr("mode", "linear") == "circular":
-            places = n.emit("Mod", places, n.builder.literal(past.shape[axis], DataType.S64))
+            places = n.emit("Mod", places, Value(content=shape_array(past.shape[axis])))
     return n.emit("ScatterElements", past, n.emit("Expand", places, shape=update.shape), update, axis=axis)
 
 

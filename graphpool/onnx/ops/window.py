@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass
-from graphpool._sizes import is_variable
+from graphpool._sizes import is_variable, largest
 from graphpool.graph.shapes import are_equal
 from graphpool.typing import DataType
 
@@ -89,8 +89,8 @@ def _pads_for(
     for k, size in enumerate(wanted):
         reach = (n[1].shape[2 + k] - 1) * dilations[k] + 1
         total = strides[k] * (n[0].shape[2 + k] - 1) + padding[k] + reach - size
-        if total < 0:  # the full result is smaller than what is wanted
-            padding[k], total = padding[k] - total, 0
+        padding[k] += largest(-total, 0)  # the full result is smaller than what is wanted
+        total = largest(total, 0)
         small, large = total // 2, total - total // 2
         is_upper = n.attr("auto_pad", "NOTSET") == "SAME_UPPER"
         begin.append(small if is_upper else large)

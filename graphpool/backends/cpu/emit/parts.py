@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...._kernels.move.move import triangle
-from ...._sizes import is_variable
+from ...._sizes import is_variable, largest, least
 from ....graph.shapes import slice_part
 from ....typing import MAX_NDIM
 from ..lower.region import fill
@@ -102,8 +102,8 @@ def lower_pad(lowering: Lowering, op: Op) -> None:
     before, after = op.attrs["pads_begin"], op.attrs["pads_end"]
     inside = place
     for axis, (a, b) in enumerate(zip(before, after, strict=True)):
-        source = source.cut(axis, max(-a, 0), max(source.shape[axis] + min(a, 0) + min(b, 0), 0))
-        inside = inside.cut(axis, max(a, 0), source.shape[axis])
+        source = source.cut(axis, largest(-a, 0), largest(source.shape[axis] + least(a, 0) + least(b, 0), 0))
+        inside = inside.cut(axis, largest(a, 0), source.shape[axis])
     if op.attrs["mode"] == "constant":
         for border in _borders(place, before, after):
             fill(lowering, border, op.attrs["value"])
@@ -121,9 +121,11 @@ _LONG_RUN = 64
 
 def _borders(place: Value, before: Sequence[int], after: Sequence[int]) -> list[Value]:
     """What a constant has to fill: what lies around the inside, or everything."""
+    if any(map(is_variable, (*place.shape, *before, *after))):
+        return [place]
     padded = [axis for axis, pads in enumerate(zip(before, after, strict=True)) if max(pads) > 0]
     runs = [prod(place.shape[axis + 1 :]) for axis in padded]
-    if any(is_variable(size) for size in place.shape) or min(runs, default=_LONG_RUN) < _LONG_RUN:
+    if min(runs, default=_LONG_RUN) < _LONG_RUN:
         return [place]
     borders, rest = [], place
     for axis in padded:
