@@ -79,40 +79,66 @@ static void activate(const recurrent_task *t, int which, float clip, float *v, i
 
 /* ---- products with states ---- */
 
-/* One row of bytes by panels of words, `panels` at once: s32 sums, less what zero points take away, as floats. */
-GP_INLINE void byte_tile(const int panels, const int vectors, int64_t words, const char *a, const float *b,
-                         const gp_packed_sink *sink)
+#define BYTE_ROWS 3 /* of a tile: weights that do not fit the nearest caches are read as seldom as may be */
+
+/* Rows of bytes by panels of words, `panels` at once: s32 sums, less what zero points take away, as floats. */
+GP_INLINE void byte_tile(const int rows, const int panels, const int vectors, int64_t words, const char *a,
+                         const float *b, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors;
+    const char *row[BYTE_ROWS];
     gp_acc acc;
-    gp_acc_begin(GP_PACKED_S8, 1, panels, vectors, acc, sink);
-    for (int64_t w = 0; w < words; w++, a += 4)
-        gp_tile_step(GP_PACKED_S8, 1, nv, vectors, &a, 0, b + w * vectors * GP_VL, words * GP_PANEL, acc);
-    gp_convert_sums(1, nv, 0, acc, sink);
+    GP_EACH(i, rows)
+        row[i] = a + i * words * 4;
+    gp_acc_begin(GP_PACKED_S8, rows, panels, vectors, acc, sink);
+    for (int64_t w = 0; w < words; w++)
+        gp_tile_step(GP_PACKED_S8, rows, nv, vectors, row, w * 4, b + w * vectors * GP_VL, words * GP_PANEL, acc);
+    gp_convert_sums(rows, nv, 0, acc, sink);
     GP_EACH(j, nv) {
         const int64_t left = sink->cols - j * GP_VL;
-        if (left > 0)
-            gp_store_part(sink->c + j * GP_VL, acc[0][j] * (gp_load_some(sink->scale + j * GP_VL, left) * sink->a_scale),
-                          left);
+        if (left > 0) {
+            const gp_vf scale = gp_load_some(sink->scale + j * GP_VL, left) * sink->a_scale;
+            GP_EACH(i, rows)
+                gp_store_part(sink->c + i * sink->ldc + j * GP_VL, acc[i][j] * scale, left);
+        }
     }
 }
 
-static void byte_row(const recurrent_params *p, const char *a, const float *b, gp_packed_sink sink)
+/* All rows, a tile after the other. */
+GP_INLINE void byte_tiles(const int panels, const int vectors, const recurrent_task *t, const float *b,
+                          gp_packed_sink sink)
 {
+    const int64_t words = t->p->words;
+    const char *a = t->bytes;
+    int64_t rows = t->rows;
+    for (; rows >= BYTE_ROWS; rows -= BYTE_ROWS, a += BYTE_ROWS * words * 4) {
+        byte_tile(BYTE_ROWS, panels, vectors, words, a, b, &sink);
+        sink.c += BYTE_ROWS * sink.ldc;
+        sink.row_sum += BYTE_ROWS;
+    }
+    if (rows == 2)
+        byte_tile(2, panels, vectors, words, a, b, &sink);
+    else if (rows == 1)
+        byte_tile(1, panels, vectors, words, a, b, &sink);
+}
+
+static void byte_panels(const recurrent_task *t, gp_packed_sink sink)
+{
+    const recurrent_params *p = t->p;
     const int64_t n = p->first;
     for (int64_t j = 0; j < n;) {
-        const int panels = gp_streams(1, n - j);
+        const int panels = gp_streams(gp_min(t->rows, BYTE_ROWS), n - j);
         const int64_t cols = gp_min(panels * GP_PANEL, n - j);
-        const float *at = b + j * p->words;
+        const float *b = (const float *)t->panels + j * p->words;
         sink.cols = cols;
         if (panels == 4)
-            byte_tile(4, 2, p->words, a, at, &sink);
+            byte_tiles(4, 2, t, b, sink);
         else if (panels == 2)
-            byte_tile(2, 2, p->words, a, at, &sink);
+            byte_tiles(2, 2, t, b, sink);
         else if (gp_panel_width(j, n) == GP_PANEL)
-            byte_tile(1, 2, p->words, a, at, &sink);
+            byte_tiles(1, 2, t, b, sink);
         else
-            byte_tile(1, 1, p->words, a, at, &sink);
+            byte_tiles(1, 1, t, b, sink);
         gp_sink_right(&sink, cols);
         j += cols;
     }
@@ -127,20 +153,21 @@ static void byte_product(const recurrent_task *t)
     const float scale = gp_range_scale(all);
     const int32_t zero = gp_range_zero(all, scale);
     const int64_t first = t->direction * p->first;
-    memset(t->bytes + (p->words - 1) * 4, 0, 4); /* behind the last byte */
+    int32_t *sums = (int32_t *)(t->bytes + t->rows * p->words * 4);
     for (int64_t row = 0; row < t->rows; row++) {
-        gp_quantize_row(t->h + row * p->state_pitch, t->bytes, p->hidden, scale, zero);
-        int32_t sum = -(int32_t)p->hidden * zero;
+        char *bytes = t->bytes + row * p->words * 4;
+        memset(bytes + (p->words - 1) * 4, 0, 4); /* behind the last byte */
+        gp_quantize_row(t->h + row * p->state_pitch, bytes, p->hidden, scale, zero);
+        sums[row] = -(int32_t)p->hidden * zero;
         for (int64_t i = 0; i < p->hidden; i++)
-            sum += (uint8_t)t->bytes[i];
-        const gp_packed_sink sink = {
-            .c = t->sums + row * p->pitch, .is_first = 1, .scale = (const float *)t->args[p->scales_arg] + first,
-            .a_scale = scale, .a_zero = zero, .row_sum = &sum,
-            .col_sum = (const int32_t *)t->panels + p->words * gp_packed_cols(p->first),
-            .col_zero = (const int32_t *)t->args[p->scales_arg + 1] + first,
-        };
-        byte_row(p, t->bytes, (const float *)t->panels, sink);
+            sums[row] += (uint8_t)bytes[i];
     }
+    byte_panels(t, (gp_packed_sink){
+        .c = t->sums, .ldc = p->pitch, .is_first = 1, .scale = (const float *)t->args[p->scales_arg] + first,
+        .a_scale = scale, .a_zero = zero, .row_sum = sums,
+        .col_sum = (const int32_t *)t->panels + p->words * gp_packed_cols(p->first),
+        .col_zero = (const int32_t *)t->args[p->scales_arg + 1] + first,
+    });
 }
 
 static void product(const recurrent_task *t)

@@ -162,7 +162,7 @@ def recurrent(
         "alpha": [[alpha for _, alpha, _ in line] for line in lines],
         "beta": [[beta for _, _, beta in line] for line in lines],
     }  # fmt: skip
-    scratch_nbytes = 4 * (pitch + state_pitch + rows * (pitch + 3 * state_pitch) + is_int8 * parts[0].words)
+    scratch_nbytes = 4 * (pitch + state_pitch + rows * (pitch + 3 * state_pitch + is_int8 * (parts[0].words + 1)))
     blocks = least(batch, 1) if is_int8 else -(-batch // _MOST_ROWS)
     return pack("f32_recurrent", values, ntasks=directions * blocks if hidden else 0, scratch_nbytes=scratch_nbytes,
                 isa=weights.isa)  # fmt: skip

@@ -119,7 +119,7 @@ def test_activations(name, isa):
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
 def test_weights_of_bytes(direction, isa):
-    for steps, batch, hidden in ((1, 1, 1), (4, 1, 64), (3, 3, 17), (2, 7, 37), (2, 0, 4)):
+    for steps, batch, hidden in ((1, 1, 1), (4, 1, 64), (3, 3, 17), (2, 7, 37), (2, 5, 40), (2, 0, 4)):
         check("lstm", isa, steps, batch, hidden, dtype="s8", direction=direction)
     check("lstm", isa, 4, 3, 16, dtype="s8", lengths=[4, 0, 2], peepholes=True, direction=direction)
 
