@@ -34,8 +34,9 @@ class Limits:
         Dimensions of a tensor in the file.
     items : int, default=16,777,216
         Numbers or strings of one attribute.
-    text_nbytes : int, default=16 MiB
-        All strings of one attribute together. Unit: bytes.
+    text_nbytes : int, default=256 MiB
+        All strings of one attribute together; the words of decision trees (``nodes_modes``) count as numbers. Unit:
+        bytes.
     folded_nbytes : int, default=1 GiB
         What nodes that are computed when the model is loaded may make, beyond the size of the constants in the file.
         A ``memory_limit`` lowers it to a quarter of itself. Larger results are computed when the model runs, in memory
@@ -73,7 +74,7 @@ class Limits:
     depth: int = 32
     rank: int = 32
     items: int = 1 << 24
-    text_nbytes: int = 16 << 20
+    text_nbytes: int = 256 << 20
     folded_nbytes: int = 1 << 30
     pattern_length: int = 1024
     host_steps: int = 10_000_000

@@ -270,9 +270,17 @@ _lists_of = attrgetter("ints", "floats", "strings", "s")
 
 
 def check_list(node: str, name: str, count: int, text_nbytes: int, limits: Limits) -> None:
-    """Raise LimitError for an attribute with too many elements or too much text."""
+    """Raise LimitError for an attribute with too many elements or too much text.
+
+    The words for what nodes of trees compare are read in place, as a byte each, so that only longer texts count.
+    """
     limits.check("items", count, f"node {node!r}: attribute {name!r}: its length", node)
+    if name == "nodes_modes":
+        text_nbytes -= _MODE_NBYTES * count
     limits.check("text_nbytes", text_nbytes, f"node {node!r}: attribute {name!r}: its text", node)
+
+
+_MODE_NBYTES = len("BRANCH_MEMBER")
 
 
 def _check_shape(dims: Sequence[int], what: str, limits: Limits) -> None:

@@ -270,6 +270,20 @@ def long_scan(length):
     return encode(nodes, (), [value_info("x", shape=[length])])
 
 
+def leaves(count, mode="LEAF"):
+    """Trees of a leaf each."""
+    node = helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", nodes_treeids=range(count),
+        nodes_nodeids=[0] * count, nodes_featureids=[0] * count, nodes_modes=[mode] * count,
+        nodes_values=[0.0] * count, n_targets=1,
+        nodes_truenodeids=[0] * count, nodes_falsenodeids=[0] * count, target_treeids=range(count),
+        target_nodeids=[0] * count, target_ids=[0] * count, target_weights=[1.0] * count,
+    )  # fmt: skip
+    graph = helper.make_graph([node], "g", [value_info("x", shape=[None, 1])], [value_info("y", shape=[None, 1])])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
 REFUSED = {
     "functions that call twice": (calling(20, 2), {}, "nodes", "f"),
     "a deep chain of functions": (calling(200, 1), {}, "depth", "f"),
@@ -284,6 +298,10 @@ REFUSED = {
     "a long text": (
         encode([helper.make_node("Cast", ["x"], ["y"], to=1, round_mode="up" * 50)], (), VECTOR),
         {"limits": gp.Limits(text_nbytes=99)}, "text_nbytes", "Cast",
+    ),
+    "long words in trees": (
+        leaves(5, "BRANCH_LEQ" * 5).SerializeToString(), {"limits": gp.Limits(text_nbytes=99)}, "text_nbytes",
+        "TreeEnsembleRegressor",
     ),
     "a tensor of many dimensions": (
         encode([helper.make_node("Identity", ["a"], ["y"])], {"a": np.ones([1] * 20, np.float32)}, rank=20),
@@ -300,6 +318,15 @@ def test_what_would_not_end_is_refused_before_it_begins(name):
     assert e.value.limit == limit
     assert e.value.asked > e.value.value
     assert node is None or (e.value.node or "").startswith(node)
+
+
+@pytest.mark.parametrize("count", [30, 3000])
+@pytest.mark.parametrize("is_file", [True, False])
+def test_words_of_trees_are_no_text(count, is_file):
+    proto = leaves(count)
+    data = proto.SerializeToString() if is_file else proto
+    with gp.onnx.load(data, threads=1, fallback=False, limits=gp.Limits(text_nbytes=99)) as model:
+        assert model.run({"x": np.zeros((2, 1), np.float32)})["y"].tolist() == [[count], [count]]
 
 
 @pytest.mark.parametrize("data", [endless(), nested_loops(3, 2**62), nested_loops(6, 4000), long_scan(10**6)])
