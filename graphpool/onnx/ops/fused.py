@@ -1,14 +1,16 @@
 """What ONNX Runtime fuses with products and convolutions, its activations and distances: again the ops that they were.
 
+And ops that ONNX took over from it, under their old domain.
+
 The graph's patterns fuse them in their own way. Source: the operators of domain com.microsoft, as ONNX Runtime
 documents them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from . import matmul, window
+from . import direct, matmul, movement, sample, window
 from .elementwise import swish
 
 if TYPE_CHECKING:
@@ -55,6 +57,27 @@ def _conv(n: NodeView) -> Value:
     return _activate(n, result, n.attr("activation_params") or ())
 
 
+def _causal_conv(n: NodeView) -> list[Value]:
+    """A depthwise convolution over what came before and the input; its state is the last elements of both."""
+    x, weights, activation = n[0], n[1], n.attr("activation", "none")
+    is_plain = n.attr("ndim", 1) == n.attr("dilation", 1) == 1
+    n.require(is_plain and not n.attr("channels_last", 0) and not n.attr("state_window", 0), "such axes or states")
+    n.require(activation in ("none", "silu", "swish"), f"activation {activation!r}")
+    n.require(len(x.shape) == len(weights.shape) == 3, "an input of another rank than 3")
+    past = weights.shape[2] - 1
+    if n.has(3):
+        x = n.join([n[3], x], axis=2)
+    else:
+        x = n.emit("Pad", x, pads_begin=[0, 0, past], pads_end=[0, 0, 0], mode="constant", value=0.0)
+    bias = [n[2]] if n.has(2) else []
+    result = n.emit("Convolution", x, weights, *bias, **window.window(n, 1), dilations=[1], groups=x.shape[1],
+                    weights_format="OIX")  # fmt: skip
+    if activation != "none":
+        result = swish(n.as_op([result], _OPSET), 1.0)
+    length = n[0].shape[2]
+    return [result, n.emit("Slice", x, starts=[length], ends=[length + past], axes=[2])]
+
+
 # ---- products
 
 
@@ -87,12 +110,20 @@ def _distances(n: NodeView) -> Value:
     return n.emit("Sqrt", squares) if metric == "euclidean" else squares
 
 
-CONTRIBUTED: dict[str, Callable[[NodeView], Value]] = {
+def _as_in_onnx(converter: Callable[[NodeView], Any]) -> Callable[[NodeView], Any]:
+    return lambda n: converter(n.as_op(n.inputs, _OPSET))
+
+
+CONTRIBUTED: dict[str, Callable[[NodeView], Any]] = {
     "Gelu": lambda n: n.emit("GELU", n[0], mode="gelu_erf"),
     "BiasGelu": lambda n: n.emit("GELU", n.emit("Add", n[0], n[1]), mode="gelu_erf"),
     "FastGelu": lambda n: n.emit("GELU", n.emit("Add", n[0], n[1]) if n.has(1) else n[0], mode="gelu_tanh"),
     "QuickGelu": lambda n: swish(n, n.attr("alpha", 1.702)),
     "FusedGemm": _gemm, "FusedConv": _conv, "FusedMatMul": _matmul, "TransposeMatMul": _matmul,
-    "CDist": _distances,
+    "CDist": _distances, "CausalConvWithState": _causal_conv,
+    "ExpandDims": _as_in_onnx(movement.CONVERTERS["Unsqueeze"]),
+    **{op: _as_in_onnx(movement.CONVERTERS[op]) for op in ("Pad", "Range")},
+    **{op: _as_in_onnx(direct.CONVERTERS[op]) for op in ("GatherND", "Trilu")},
+    "GridSample": _as_in_onnx(sample.CONVERTERS["GridSample"]),
 }  # fmt: skip
 """Converters of domain com.microsoft."""

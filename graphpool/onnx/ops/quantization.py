@@ -337,37 +337,143 @@ def _matmul_nbits(n: NodeView) -> Value:
     Source: the operators of domain com.microsoft, as ONNX Runtime documents them.
     """
     bits, block, rows, k = n.attr("bits", 4), n.attr("block_size", 0), n.attr("N", 0), n.attr("K", 0)
-    n.require(bits in (4, 8) and block > 0 and k % block == 0, "such bits, or a block that is cut off")
+    n.require(bits in (4, 8) and block > 0, "such bits or blocks")
     n.require(not n.has(4), "an order of the groups")
-    a, groups = n[0], k // block
+    groups = -(-k // block)
+    a = _filled_up(n, n[0], groups * block)  # zeros for what the last block has too many
     dtype = DataType.U4 if bits == 4 else DataType.U8
     n.require(n[1].is_known and n[1].dtype is DataType.U8, "weights that are not known")
-    n.require(n[1].content.size == rows * k * bits // 8, "the size of the weights")
-    weights = n.builder.reinterpreted(n[1], dtype, (rows, k))
+    n.require(n[1].content.size == rows * groups * block * bits // 8, "the size of the weights")
+    weights = n.builder.reinterpreted(n[1], dtype, (rows, groups * block))
     scale = n.cast(n.builder.literal(n.known(2).reshape(rows, groups), n[2].dtype), a.dtype)
+    are_floats = n.has(3) and n[3].dtype is not DataType.U8
     points = n.builder.literal(_points(n, bits, rows, groups), DataType.U8)
     kinds = {"qtype": "per_group", "group_shape": [1, block]}
     floats = n.emit_several("DynamicDequantize", [a.dtype], weights, scale, points, **kinds)[0]
     level = n.attr("accuracy_level", 0)
     n.require(level in range(5), "such an accuracy level")
-    mode = {"fpmath": "int8" if level == 4 else "strict"} if level else {}
-    return n.emit("MatMul", a, floats, *([n[5]] if n.has(5) else []), transpose_b=True, **mode)
+    mode = {"fpmath": "int8" if level == 4 and not are_floats else "strict"} if level else {}
+    product = n.emit("MatMul", a, floats, *([n[5]] if n.has(5) else []), transpose_b=True, **mode)
+    return n.emit("Add", product, _shift(n, a, bits, block)) if are_floats else product
+
+
+def _filled_up(n: NodeView, x: Value, size: int) -> Value:
+    """X with zeros behind its last axis, which has so many elements then."""
+    missing, rest = size - x.shape[-1], [0] * (len(x.shape) - 1)
+    if not missing:
+        return x
+    return n.emit("Pad", x, pads_begin=[*rest, 0], pads_end=[*rest, missing], mode="constant", value=0.0)
+
+
+def _shift(n: NodeView, a: Value, bits: int, block: int) -> Value:
+    """What zero points that are floats add to a product in which they are half the range."""
+    scale = n.known(2).astype(np.float32).reshape(n.attr("N"), -1)
+    shift = ((1 << (bits - 1)) - n.known(3).astype(np.float32).reshape(scale.shape)) * scale
+    blocks = n.reshape(n.cast(a, DataType.F32), (*a.shape[:-1], a.shape[-1] // block, block))
+    sums = n.emit("ReduceSum", blocks, axes=[len(a.shape)], keep_dims=False)
+    return n.cast(n.emit("MatMul", sums, n.literal(shift, sums), transpose_b=True), a.dtype)
 
 
 def _points(n: NodeView, bits: int, rows: int, groups: int) -> np.ndarray[Any, Any]:
-    """The zero point of each block, or of all: half the range where none are given."""
-    if not n.has(3):
+    """The zero point of each block, or of all: half the range where none are given, or floats."""
+    if not n.has(3) or n[3].dtype is not DataType.U8:
         return np.full((1, 1), 1 << (bits - 1), np.uint8)
-    n.require(n[3].dtype is DataType.U8, "zero points that are no integers")
     packed = n.known(3).reshape(rows, -1)
     if bits == 8:
         return packed
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(rows, -1)[:, :groups]
 
 
+_NORMAL_FLOATS = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""NF4: quantiles of the normal distribution. Source: Dettmers et al., QLoRA (2023), appendix E."""
+
+_SMALL_FLOATS = (0.0, 1 / 192, 2 / 3, 1.0, 1 / 3, 1 / 2, 1 / 6, 1 / 4)
+"""FP4, of the library bitsandbytes: what the low three bits say; the high one is the sign."""
+
+
+def _matmul_bnb4(n: NodeView) -> Value:
+    """A times a matrix of numbers of a table, by scales of blocks of the matrix laid flat; the high bits come first.
+
+    Source: the operators of domain com.microsoft, as ONNX Runtime documents them.
+    """
+    rows, k, block, kind = (n.attr(name, 0) for name in ("N", "K", "block_size", "quant_type"))
+    n.require(kind in (0, 1) and block > 0, "such numbers or blocks")
+    n.require(bool(n.attr("transB", 1)), "a matrix that is not turned, which gradients have")
+    n.allow_table(rows * k * 4)
+    table = _NORMAL_FLOATS if kind else (*_SMALL_FLOATS, *(-number for number in _SMALL_FLOATS))
+    packed, scale = n.known(1).reshape(-1), n.known(2).astype(np.float32).reshape(-1)
+    n.require(packed.size * 2 >= rows * k and scale.size * block >= rows * k, "the size of the weights or scales")
+    both = np.array([(high, low) for high in table for low in table], np.float32)
+    numbers = both[packed].reshape(-1)[: rows * k]
+    whole = numbers.size // block
+    numbers[: whole * block].reshape(whole, block)[:] *= scale[:whole, None]
+    numbers[whole * block :] *= scale[whole : whole + 1]
+    weights = n.literal(numbers.reshape(rows, k), n[0])
+    return n.emit("MatMul", n[0], weights, transpose_b=True)
+
+
+def _gather_quantized(n: NodeView) -> Value:
+    """Rows of a table of 8 or 4 bits, by scales of blocks of a row; bytes have half the range for zero by default.
+
+    Source: the operators of domain com.microsoft, as ONNX Runtime documents them.
+    """
+    data, scale, block, rank = n[0], n[2], n.attr("block_size", 128), len(n[0].shape)
+    bits = n.attr("bits", 4) if data.dtype is DataType.U8 else data.dtype.bits
+    n.require(data.dtype in _NUMBERS and bits in (4, 8) and block > 0, "such bits or blocks")
+    axes = [n.attr("gather_axis", 0) % rank, n.attr("quantize_axis", 1) % rank]
+    n.require(rank > 1 and axes == [0, rank - 1], "other axes than the first for indices and the last for blocks")
+    point = 0 if data.dtype.bits == 4 else 1 << (bits - 1)
+    numbers, scales = _rows_as_floats(n, data, bits), n.cast(n.emit("Gather", scale, n[1], axis=0), DataType.F32)
+    groups, width = scales.shape[-1], numbers.shape[-1]
+    numbers = _filled_up(n, numbers, groups * block)
+    numbers = n.reshape(numbers, (*numbers.shape[:-1], groups, block))
+    points = n.literal(float(point), numbers)
+    if n.has(3):
+        points = _rows_as_floats(n, n[3], bits)
+        points = n.emit("Slice", points, starts=[0], ends=[groups], axes=[len(points.shape) - 1])
+        points = n.reshape(points, (*points.shape, 1))
+    shifted = n.emit("Subtract", numbers, points)
+    result = n.emit("Multiply", shifted, n.reshape(scales, (*scales.shape, 1)))
+    result = n.reshape(result, (*scales.shape[:-1], groups * block))
+    if groups * block != width:
+        result = n.emit("Slice", result, starts=[0], ends=[width], axes=[len(result.shape) - 1])
+    return n.cast(result, scale.dtype)
+
+
+def _rows_as_floats(n: NodeView, table: Value, bits: int) -> Value:
+    """Rows that input 1 picks, in f32; of bytes, in which elements of 4 bits are packed, the low bits come first."""
+    width, is_signed = table.shape[-1], table.dtype is DataType.S4
+    if isinstance(table.content, Nibbles) and width % 2 == 0:
+        raw = Value(content=table.content.raw, is_static=table.is_static)
+        table = n.builder.reinterpreted(raw, DataType.U8, (*table.shape[:-1], width // 2))
+    elif table.dtype.bits == 4:
+        n.require(table.is_known, "a table that is not known")
+        table, bits = _in_bytes(n, table), 8
+    found = n.cast(n.emit("Gather", table, n[1], axis=0), DataType.F32)
+    if bits == 8:
+        return found
+    whole = n.reshape(found, (*found.shape, 1))
+    both = n.emit("Floor", n.emit("Multiply", whole, n.literal([1, 1 / 16], found)))
+    found = n.reshape(_remainder(n, both, 16.0), (*found.shape[:-1], found.shape[-1] * 2))
+    if not is_signed:
+        return found
+    return n.emit("Subtract", _remainder(n, n.emit("Add", found, n.literal(8.0, found)), 16.0), n.literal(8.0, found))
+
+
+def _remainder(n: NodeView, x: Value, divisor: float) -> Value:
+    """Of whole numbers that are not negative, by a power of two."""
+    quotient = n.emit("Floor", n.emit("Multiply", x, n.literal(1 / divisor, x)))
+    return n.emit("Subtract", x, n.emit("Multiply", quotient, n.literal(divisor, x)))
+
+
 CONTRIBUTED = {
     "DynamicQuantizeMatMul": _dynamic_quantize_matmul, "MatMulIntegerToFloat": _matmul_integer_to_float,
-    "MatMulNBits": _matmul_nbits,
+    "MatMulNBits": _matmul_nbits, "MatMulBnb4": _matmul_bnb4,
+    "GatherBlockQuantized": _gather_quantized,
 }  # fmt: skip
 
 CONVERTERS = {

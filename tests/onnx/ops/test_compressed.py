@@ -168,48 +168,125 @@ def test_four_bits_are_the_same_however_they_come_and_who_reads_them(elem_type, 
                 check(other_model)
 
 
-def nbits_product(bits, *, zeros=False, bias=False, dtype="float32", batch=(2, 3), k=K, block=BLOCK, level=None):
+def in_nibbles(array):
+    """Two numbers of 4 bits to a byte, along the last axis."""
+    array = np.pad(array, ((0, 0), (0, array.shape[1] % 2)))
+    return (array[:, 0::2] | array[:, 1::2] << 4).astype(np.uint8)
+
+
+def nbits_product(
+    bits, *, zeros=False, bias=False, dtype="float32", batch=(2, 3), k=K, block=BLOCK, level=None, has_floats=False
+):
     """A MatMulNBits, and what its weights stand for."""
     rng = np.random.default_rng(bits)
-    q, points = rng.integers(0, 1 << bits, (N, k)), rng.integers(0, 1 << bits, (N, k // block))
-    scales = rng.uniform(0.01, 0.1, (N, k // block)).astype(dtype)
-
-    def pack(array):
-        if bits == 8:
-            return array.astype(np.uint8)
-        array = np.pad(array, ((0, 0), (0, array.shape[1] % 2)))
-        return (array[:, 0::2] | array[:, 1::2] << 4).astype(np.uint8)
-
-    given = {"b": pack(q).reshape(N, k // block, -1), "scales": scales}
+    groups = -(-k // block)
+    q, points = rng.integers(0, 1 << bits, (N, groups * block)), rng.integers(0, 1 << bits, (N, groups))
+    scales = rng.uniform(0.01, 0.1, (N, groups)).astype(dtype)
+    pack = in_nibbles if bits == 4 else np.uint8
+    given = {"b": pack(q).reshape(N, groups, -1), "scales": scales}
     names = ["a", "b", "scales", "", "", ""]
+    if has_floats:
+        points = (points + 0.25).astype(dtype)
     if zeros:
-        given["zeros"], names[3] = pack(points), "zeros"
+        given["zeros"], names[3] = points if has_floats else pack(points), "zeros"
     if bias:
         given["bias"], names[5] = random_array((N,), dtype), "bias"
     own = {"K": k, "N": N, "bits": bits, "block_size": block} | ({} if level is None else {"accuracy_level": level})
     node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", **own)
-    elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    graph = helper.make_graph(
-        [node], "g", [helper.make_tensor_value_info("a", elem_type, (*batch, k))],
-        [helper.make_tensor_value_info("y", elem_type, (*batch, N))],
-        [numpy_helper.from_array(value, name) for name, value in given.items()],
-    )  # fmt: skip
-    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    proto = contributed(node, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), (*batch, k), (*batch, N), given)
     shift = np.repeat(points, block, 1) if zeros else 1 << (bits - 1)
     weights = (q - shift) * np.repeat(scales.astype(np.float64), block, 1)
-    return helper.make_model(graph, opset_imports=imports, ir_version=10), weights.T, given.get("bias", 0)
+    return proto, weights[:, :k].T, given.get("bias", 0)
+
+
+def contributed(node, elem_type, shape, result, given, *, source=None):
+    """A model of a node of domain com.microsoft; `source` is the type of its input where that is another."""
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info(node.input[1 if source else 0], source or elem_type, shape)],
+        [helper.make_tensor_value_info("y", elem_type, result)],
+        [value if isinstance(value, TensorProto) else numpy_helper.from_array(value, name)
+         for name, value in given.items()],
+    )  # fmt: skip
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("k", [K, 3 * BLOCK])
+@pytest.mark.parametrize("k", [K, 3 * BLOCK, K - 4])
 def test_matmul_nbits(bits, zeros, bias, k):
     proto, weights, added = nbits_product(bits, zeros=zeros, bias=bias, k=k)
     a = random_array((2, 3, k))
     with gp.onnx.load(proto, fallback=False) as model:
         np.testing.assert_allclose(model.run({"a": a})["y"], a @ weights + added, rtol=1e-4, atol=1e-4)
         assert "f32_matmul_compressed" in implementations(model, {"a": a})
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-4), ("float16", 4e-3)])
+@pytest.mark.parametrize("level", [0, 4])
+def test_zero_points_that_are_floats(dtype, error, level):
+    proto, weights, _ = nbits_product(4, zeros=True, dtype=dtype, has_floats=True, level=level, k=K - 4)
+    a = random_array((2, 3, K - 4), dtype)
+    with gp.onnx.load(proto, fallback=False) as model:
+        np.testing.assert_allclose(model.run({"a": a})["y"], a.astype(float) @ weights, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize(
+    ("elem_type", "bits"),
+    [(TensorProto.UINT8, 4), (TensorProto.UINT8, 8), (TensorProto.UINT4, 4), (TensorProto.INT4, 4)],
+)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(("width", "dtype"), [(64, "float32"), (39, "float16")])
+@pytest.mark.parametrize("is_file", [False, True])
+def test_rows_of_a_quantised_table(elem_type, bits, zeros, width, dtype, is_file, tmp_path):
+    rng, block = np.random.default_rng(0), 16
+    low, high = (-8, 8) if elem_type == TensorProto.INT4 else (0, 1 << bits)
+    q, points = rng.integers(low, high, (300, width)), rng.integers(low, high, (300, -(-width // block)))
+    scales = rng.uniform(0.01, 0.1, points.shape).astype(dtype)
+    is_packed = elem_type == TensorProto.UINT8 and bits == 4
+    width += width % 2 if is_packed else 0
+    q = np.pad(q, ((0, 0), (0, width - q.shape[1])))
+
+    def tensor(name, array):
+        if elem_type == TensorProto.UINT8:
+            return numpy_helper.from_array(in_nibbles(array) if is_packed else array.astype(np.uint8), name)
+        return numpy_helper.from_array(array.astype(helper.tensor_dtype_to_np_dtype(elem_type)), name)
+
+    given = {"q": tensor("q", q), "scales": scales} | ({"points": tensor("points", points)} if zeros else {})
+    options = {"block_size": block} | ({"bits": bits} if elem_type == TensorProto.UINT8 else {})
+    node = helper.make_node("GatherBlockQuantized", ["q", "i", *list(given)[1:]], ["y"], domain="com.microsoft",
+                            **options)  # fmt: skip
+    proto = contributed(node, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), ("b", 3), ("b", 3, width), given,
+                        source=TensorProto.INT64)  # fmt: skip
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    least = 1 << (bits - 1) if elem_type == TensorProto.UINT8 else 0
+    shift = np.repeat(points, block, 1)[:, :width] if zeros else least
+    expected = ((q - shift) * np.repeat(scales.astype(float), block, 1)[:, :width]).astype(dtype)
+    with gp.onnx.load(path if is_file else proto, fallback=False) as model:
+        for rows in (1, 4):
+            i = rng.integers(-300, 300, (rows, 3))
+            np.testing.assert_array_equal(model.run({"i": i})["y"], expected[i])
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize(("k", "block"), [(K, 64), (21, 16)])
+def test_products_with_numbers_of_a_table(kind, k, block):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(kind)
+    rows = 25
+    given = {
+        "b": rng.integers(0, 256, (rows * k + 1) // 2).astype(np.uint8),
+        "scales": rng.uniform(0.1, 2, -(-rows * k // block)).astype(np.float32),
+    }
+    node = helper.make_node("MatMulBnb4", ["a", *given], ["y"], domain="com.microsoft", K=k, N=rows, block_size=block,
+                            quant_type=kind)  # fmt: skip
+    proto = contributed(node, TensorProto.FLOAT, (3, k), (3, rows), given)
+    a = random_array((3, k))
+    peer = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    with gp.onnx.load(proto, fallback=False) as model:
+        np.testing.assert_allclose(model.run({"a": a})["y"], peer.run(None, {"a": a})[0], rtol=1e-5, atol=1e-5)
 
 
 def test_matmul_nbits_of_half_precision():

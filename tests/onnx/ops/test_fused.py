@@ -59,6 +59,19 @@ def matmul(a, b, expected, alpha=1.0, **flags):
     return case("FusedMatMul", [a, b], alpha * expected, alpha=alpha, **flags)
 
 
+def causal_conv(activation="none", with_bias=True, taps=4, length=5):
+    x, past = random_array((2, 3, length), seed=10), random_array((2, 3, taps - 1), seed=11)
+    weights, bias = random_array((3, 1, taps), seed=12), random_array((3,), seed=13) if with_bias else None
+    whole = np.concatenate([past, x], axis=2)
+    windows = np.lib.stride_tricks.sliding_window_view(whole.astype(float), taps, axis=2)
+    total = np.einsum("nclk,ck->ncl", windows, weights[:, 0]) + (bias[:, None] if with_bias else 0)
+    if activation != "none":
+        total = total * sigmoid(total)
+    attributes = {"activation": activation, "ndim": 1}
+    results, constants = [total.astype(np.float32), whole[:, :, length:]], (1, 2) if with_bias else (1,)
+    return ContributedCase("CausalConvWithState", [x, weights, bias, past], results, constants, attributes)
+
+
 LEFT, RIGHT = random_array((2, 3, 5, 4), seed=7), random_array((2, 3, 4, 6), seed=8)
 PRODUCT = LEFT.astype(float) @ RIGHT
 ROW, COLUMN = A[:, None, :].astype(float), random_array((3, 4), seed=9)[None]
@@ -66,6 +79,7 @@ SQUARES = ((ROW - COLUMN) ** 2).sum(axis=2)
 TURNED = {side: np.ascontiguousarray(x.swapaxes(2, 3)) for side, x in (("A", LEFT), ("B", RIGHT))}
 ROWS = {side: np.ascontiguousarray(x.transpose(2, 0, 1, 3)) for side, x in (("A", LEFT), ("B", RIGHT))}
 BOTH = np.ascontiguousarray(LEFT.transpose(3, 0, 1, 2))
+GRID = np.linspace(-1, 1, 6, dtype=np.float32)
 CASES = {
     "gelu": case("Gelu", [X], gelu(X)), "bias-gelu": case("BiasGelu", [X, BIAS], gelu(X + BIAS)),
     "fast-gelu": case("FastGelu", [X], fast_gelu(X)),
@@ -87,6 +101,14 @@ CASES = {
     "distances-double": case("CDist", [A.astype(float), COLUMN[0].astype(float)], np.sqrt(SQUARES), "float64",
                              metric="euclidean"),
     "distances-of-none": case("CDist", [A[:0], COLUMN[0]], SQUARES[:0], metric="euclidean"),
+    "causal-conv": causal_conv(), "causal-conv-silu": causal_conv("silu", with_bias=False),
+    "causal-conv-step": causal_conv("swish", length=1), "causal-conv-point": causal_conv(taps=1),
+    "trilu": case("Trilu", [A, np.array(1)], np.triu(A, 1)), "trilu-low": case("Trilu", [A], np.tril(A), upper=0),
+    "pad": replace(case("Pad", [A, np.array([1, 0, 0, 2])], np.pad(A, ((1, 0), (0, 2)))), constants=(1,)),
+    "expand-dims": replace(case("ExpandDims", [A, np.array(1, np.int32)], A[:, None]), constants=(1,)),
+    "gather-nd": case("GatherND", [A, np.array([[0, 1], [4, 3]])], A[[0, 4], [1, 3]]),
+    "range": replace(case("Range", [np.array(n, np.float32) for n in (1, 7, 2)], [1, 3, 5]), constants=(0, 1, 2)),
+    "grid": case("GridSample", [IMAGE, np.stack(np.meshgrid(GRID, GRID), -1)[None]], IMAGE, align_corners=1),
 }  # fmt: skip
 
 
