@@ -98,7 +98,9 @@ def test_example(name: str, tmp_path: Path) -> None:
 def ray() -> Iterator[Any]:
     """A cluster of two processors."""
     ray = pytest.importorskip("ray", reason="needs ray, which is not installed")
-    os.environ["RAY_AUTH_MODE"] = "disabled"
+    # Beside other work a proxy of Ray Serve takes longer to start than the five seconds that are its due.
+    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
+    os.environ |= {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120"}
     ray.init(
         num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}}
     )
