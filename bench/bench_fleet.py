@@ -4,10 +4,10 @@
 
 The command ``graphpool serve`` runs a model with two workers; requests come at random times at shares of what it can
 do. The service notes how long each of its runs takes. The simulator is given these times by their rows, without their
-order, as they would be with the other worker at work all the time; how much less a run takes alone; what a request
-takes beside its run, which is the median for lone requests; and when requests were sent. Requests with 256
-rows are joined up to 1,024. With ``--pad-ms`` a run of n requests lasts at least (n + 1) / 2 times that, most of which
-it sleeps: other work on the machine then matters less.
+order, as they would be with the other worker at work all the time; how much less a run takes alone; what lone requests
+take beside their runs; and when requests were sent. Requests with 256 rows are joined up to 1,024. With ``--pad-ms`` a
+run of n requests lasts at least (n + 1) / 2 times that, most of which it sleeps: other work on the machine then matters
+less.
 """
 
 import argparse
@@ -152,10 +152,8 @@ def measure(seconds, pad_s):
     with Running(pad_s) as service:
         clients = Clients(service.port)
         clients.send(np.zeros(MOST_REQUESTS))
-        begin_s = time.perf_counter()
-        for _ in range(8):
-            clients.send(np.zeros(MOST_REQUESTS))
-        capacity = 8 * MOST_REQUESTS / (time.perf_counter() - begin_s)
+        bursts = [clients.send(np.zeros(MOST_REQUESTS)) for _ in range(8)]
+        capacity = MOST_REQUESTS / statistics.median((at_s + taken_s).max() - at_s[0] for at_s, _, taken_s in bursts)
         for number, load in enumerate(LOADS):
             alone = clients.send(np.arange(20) * 0.2)
             count = round(load * capacity * seconds)
@@ -192,7 +190,7 @@ def beside_runs(alone, runs):
 def compare(sent, runs):
     """A row of the table for each load: the simulator goes through all of them, as the service did."""
     times, begin_s = times_of(runs), (runs[:, 0] - runs[:, 2]).min()
-    overhead_s = statistics.median(beside for _, alone, _ in sent for beside in beside_runs(alone, runs))
+    overhead_s = [beside for _, alone, _ in sent for beside in beside_runs(alone, runs)]
     service = Service(
         times=times, workers=WORKERS, most_rows=MOST_ROWS, max_requests=MOST_REQUESTS, deadline_s=DEADLINE_S,
         overhead_s=overhead_s,
@@ -209,7 +207,7 @@ def compare(sent, runs):
         chosen = runs[(runs[:, 0] > sent_s[0]) & (runs[:, 0] < (sent_s + taken_s).max())]
         real, told = quantiles_ms(taken_s[status == 200]), quantiles_ms(latencies_s[answers == 200])
         row = {"load": load, "requests": len(sent_s), "run_ms": float(np.median(chosen[:, 2] / chosen[:, 1]) * 1e3)}
-        row |= {"alone_share": times.alone_share, "overhead_ms": overhead_s * 1e3}
+        row |= {"alone_share": times.alone_share, "overhead_ms": statistics.median(overhead_s) * 1e3}
         for name in real:
             row |= {name: real[name], f"simulated_{name}": told[name], f"{name[:3]}_ratio": told[name] / real[name]}
         refused = {"refused_percent": status == 503, "simulated_refused_percent": answers == 503}

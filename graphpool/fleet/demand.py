@@ -14,6 +14,8 @@ from .simulator import Service
 from .times import ServiceTimes, measure_times
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..runtime import Model
 
 __all__ = ["predict_demand"]
@@ -30,7 +32,7 @@ def predict_demand(
     max_requests: int = 64,
     deadline_s: float = 30.0,
     max_pending: int | str = "256MiB",
-    overhead_s: float = 0.0,
+    overhead_s: float | Sequence[float] = 0.0,
     times: ServiceTimes | None = None,
     seconds: float = 1.0,
 ) -> Demand:

@@ -44,9 +44,11 @@ class Service:
         That wait or run; others are refused.
     deadline_s : float, default=30.0
         Within which a request is answered. Unit: seconds.
-    overhead_s : float, default=0.0
-        That a lone request takes beside its run, one request at a time: half before, for reading and parsing, and half
-        behind it, for writing. While runs go on it takes longer, as one more run would. Unit: seconds.
+    overhead_s : float or sequence of float, default=0.0
+        That a lone request takes beside its run, as one time or several that were measured: half before, for reading
+        and parsing, and half behind it, for writing. Their median is taken for one request at a time; what is above it
+        requests wait for beside one another, as for a processor. While runs go on it takes longer, as one more run
+        would. Unit: seconds.
     """
 
     times: ServiceTimes
@@ -55,13 +57,14 @@ class Service:
     join_delay_s: float = 0.0
     max_requests: int = 64
     deadline_s: float = 30.0
-    overhead_s: float = 0.0
+    overhead_s: float | Sequence[float] = 0.0
 
     @property
     def capacity_per_s(self) -> float:
         """Rows a second that it can serve for long, when requests have one row."""
         runs = self.workers * self.most_rows / self.times.mean_s(self.most_rows)
-        return min(runs, 1 / self.overhead_s) if self.overhead_s else runs
+        overhead_s = float(np.median(self.overhead_s))
+        return min(runs, 1 / overhead_s) if overhead_s else runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,11 +169,12 @@ class _Replica:
     def __init__(self, run: _Simulation, begin: float) -> None:
         self._run, self._service = run, run.service
         self._clock = _Clock(run.service.times.spells, begin)
-        self._entering: deque[int] = deque()
+        self._entering: dict[int, None] = {}  # in the order of their arrival
         self._waiting: deque[tuple[int, float]] = deque()  # with when it came into the queue
         self._running: list[_Run] = []
         self._leaving: list[float] = []  # a heap: when those that have run are answered
         self._parser_free_s = 0.0
+        self._message_s = float(np.median(run.service.overhead_s)) / 2
         self._times = RunTimes(run.service.deadline_s)
         self._since_s = 0.0  # up to which runs have gone on
         self._nchanges = 0  # of what runs
@@ -185,14 +189,14 @@ class _Replica:
         return len(self._entering) + len(self._waiting) + running + len(self._leaving)
 
     def admit(self, number: int, now_s: float) -> None:
-        self._entering.append(number)
+        self._entering[number] = None
         self._run.at(self._parse(now_s), _ENTER, self, number)
 
     def enter(self, number: int, now_s: float) -> None:
         """The request comes into the queue, unless its deadline has passed, or would."""
         self._expire(now_s)
-        if self._entering and self._entering[0] == number:
-            self._entering.popleft()
+        if number in self._entering:
+            del self._entering[number]
             if self.is_hopeless(now_s, self._run.due_s(number)):
                 self._run.refuse(number, 503, now_s)
                 return
@@ -211,10 +215,11 @@ class _Replica:
         return now_s + (wait_s + mean_s) > due_s
 
     def _parse(self, now_s: float) -> float:
-        """When the parser has read or written one more request."""
+        """When the parser has read or written one more request, and that has been noticed."""
         begin_s = self._clock.work_s(max(self._parser_free_s, now_s))
-        self._parser_free_s = self._clock.time_s(begin_s + self._service.overhead_s / 2 * self._slowness_beside)
-        return self._parser_free_s
+        self._parser_free_s = self._clock.time_s(begin_s + self._message_s * self._slowness_beside)
+        waited_s = max(self._run.draw_overhead_s() / 2 - self._message_s, 0.0)
+        return self._parser_free_s + waited_s * self._slowness_beside
 
     def end(self, now_s: float, change: int) -> None:
         """The run that has least left is over, unless others have begun or ended since that was foretold."""
@@ -297,8 +302,8 @@ class _Replica:
         """Drop what has not begun by its deadline; the oldest come first."""
         while self._waiting and self._run.is_late(self._waiting[0][0], now_s):
             self._waiting.popleft()
-        while self._entering and self._run.is_late(self._entering[0], now_s):
-            self._entering.popleft()
+        while self._entering and self._run.is_late(first := next(iter(self._entering)), now_s):
+            del self._entering[first]
 
 
 class _Simulation:
@@ -307,6 +312,7 @@ class _Simulation:
     def __init__(self, service: Service, arrivals_s: list[float], rows: list[int], seed: int) -> None:
         self.service, self.arrivals_s, self.rows = service, arrivals_s, rows
         self._rng = np.random.default_rng(seed)
+        self._overheads_s = np.atleast_1d(service.overhead_s).tolist()
         self._events: list[tuple[float, int, int, _Replica, int]] = []
         self._count = 0
         self.status = np.full(len(rows), 504)
@@ -321,6 +327,11 @@ class _Simulation:
     def draw_s(self, nrows: int) -> float:
         self.run_rows.append(nrows)
         return self.service.times.draw_s(nrows, self._rng.random())
+
+    def draw_overhead_s(self) -> float:
+        """What a request takes beside its run, as one of those that were measured."""
+        count = len(self._overheads_s)
+        return float(self._overheads_s[int(self._rng.random() * count) if count > 1 else 0])
 
     def due_s(self, number: int) -> float:
         return self.arrivals_s[number] + self.service.deadline_s

@@ -109,6 +109,19 @@ def test_overhead_is_a_queue_before_and_behind_the_run():
     assert late[-1] == pytest.approx(1000, rel=0.1)
 
 
+def test_requests_wait_beside_one_another_for_what_is_above_the_median_overhead():
+    """All are read and written in a second; one in four waits for two more."""
+    overheads = [1.0, 1.0, 1.0, 3.0]
+    service = Service(times=ServiceTimes({1: 0.01}), workers=50, overhead_s=overheads, **FOR_EVER)
+    assert service.capacity_per_s == 1.0
+    lone = simulate(service, np.arange(4000) * 10.0).latency_s - 1.01
+    assert np.unique(lone.round(6)).tolist() == [0.0, 1.0, 2.0]  # for neither message, one of them, or both
+    assert lone.mean() == pytest.approx(np.mean(overheads) - 1, rel=0.1)
+    busy = simulate(service, poisson_arrivals(0.9, 4000)).latency_s
+    alike = simulate(Service(times=service.times, workers=50, overhead_s=1.0, **FOR_EVER), poisson_arrivals(0.9, 4000))
+    assert busy.mean() - alike.latency_s.mean() < 1.0  # beside: in one queue of such requests it would not end
+
+
 def test_the_replica_with_the_fewest_requests_is_next_and_of_equal_ones_that_used_the_longest_ago():
     service = Service(times=ServiceTimes({1: 1.0}), **FOR_EVER)
     answers = simulate(service, [0.0, 0.1, 0.2, 1.05, 1.1], replicas=3)
