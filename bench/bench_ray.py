@@ -3,14 +3,15 @@
     python -m bench.bench_ray MODEL [images] [--rounds N] [--seconds S] [--workers N] [--block IMAGES] [--floor]
 
 MODEL is an ONNX file with one input of images and a first dimension for rows, such as MobileNetV2. Two processes alone
-run the model on images that they hold, both at once; then as many actors of Ray Data run it on as many synthetic images
-as Ray's tasks make, an image as bytes, which the actor converts; in turns. With one worker on two processors Ray has
-one beside it. Blocks have as many images as `map_batches` hands to an actor at a time, unless --block says. Ray's rates
-and processor times are those between a tenth and eight tenths of the results. Besides, Ray's rate is compared with that
-of its own two actors while they are in the model: where all share two processors, that is what waiting for rows costs.
-The most private memory of an actor is a sample a second, and stands beside what actors declared. Ray's metrics, task
-events and statistics of its event loops are off, and it reports resources once a second. With --floor the same is
-measured for actors without graphpool, whose exponentials of NumPy take as long an image: what Ray itself costs.
+run the model on images that they hold, both at once, before and behind; between as many actors of Ray Data run it on as
+many synthetic images as Ray's tasks make, an image as bytes, which the actor converts; in turns. With one worker on two
+processors Ray has one beside it. Blocks have as many images as `map_batches` hands to an actor at a time, unless
+--block says. Ray's rates and processor times are those between a tenth and eight tenths of the results. Besides, Ray's
+rate is compared with that of its own two actors while they are in the model: where all share two processors, that is
+what waiting for rows costs. The most private memory of an actor is a sample a second, and stands beside what actors
+declared. Ray's metrics, task events and statistics of its event loops are off, it reports resources once a second, and
+workers have the priority of the processes alone, where Ray lets them give way to any other program. With --floor the
+same is measured for actors without graphpool, whose exponentials of NumPy take as long an image: what Ray itself costs.
 """
 
 import argparse
@@ -105,7 +106,7 @@ def cpu_times():
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            command = (folder / "cmdline").read_bytes()
+            command = (folder / "comm").read_bytes() + (folder / "cmdline").read_bytes()  # Ray changes both
             if b"ray" in command or folder.name == str(os.getpid()):
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 found[folder.name, b"MapWorker" in command] = (int(fields[11]) + int(fields[12])) * TICK_S
@@ -179,9 +180,11 @@ def on_ray(map_batches, shape, block, count, nworkers):
 
 
 def compare(text, map_batches, shape, arguments, count):
-    """The figures of a turn of the processes alone and one of Ray."""
-    own_rate, own_cpu_s = alone(text, shape, arguments.block, arguments.seconds, arguments.workers)
+    """The figures of a turn of Ray between two of the processes alone."""
+    by_themselves = text, shape, arguments.block, arguments.seconds, arguments.workers
+    before = alone(*by_themselves)
     rate, in_model, actors_s, all_s = on_ray(map_batches, shape, arguments.block, count, arguments.workers)
+    own_rate, own_cpu_s = map(statistics.mean, zip(before, alone(*by_themselves), strict=True))
     milliseconds = own_cpu_s * 1e3, actors_s * 1e3, all_s * 1e3
     found = own_rate, in_model, rate, rate / own_rate, rate / in_model, *milliseconds
     print("  ".join(f"{value:.4g}" for value in found), flush=True)
@@ -201,7 +204,7 @@ def main():
     parser.add_argument("--floor", action="store_true", help="also actors without graphpool that take as long")
     arguments = parser.parse_args()
     quiet = {"enable_metrics_collection": 0, "task_events_report_interval_ms": 0, "event_stats": 0}
-    quiet["raylet_report_resources_period_milliseconds"] = 1000
+    quiet |= {"raylet_report_resources_period_milliseconds": 1000, "worker_niceness": 0}
     os.environ |= {"RAY_AUTH_MODE": "disabled", **{f"RAY_{name}": str(value) for name, value in quiet.items()}}
     ray.init(num_cpus=arguments.workers + 1, include_dashboard=False, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
