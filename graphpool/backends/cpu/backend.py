@@ -365,7 +365,9 @@ def lower(
     fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, groups)}
     lowering.horizontal_fusions = tuple(fusions)
     merged = {op_id: fusions[ids] for ids in merges for op_id in ids}
-    for op in ops:
+    for op in reversed(ops):
+        if op.kind == "StaticReshape":
+            lowering.settle_before_reshape(op.inputs[0].id, op.outputs[0].id)
         if op.kind == "ScatterElements" and op.outputs[0].id in (appends or {}).values():
             lowering.settle_under(op.inputs[0].id, op.outputs[0].id)
     place_concat_inputs(lowering, ops, groups)

@@ -21,13 +21,20 @@ if TYPE_CHECKING:
 
 @rule("StaticReshape")
 def lower_reshape(lowering: Lowering, op: Op) -> None:
-    """The same memory under another shape; a copy only where the source has gaps or the result leaves the partition.
+    """The same memory under another shape; a copy where the source has gaps, or lies elsewhere than the result must.
 
     Axes of one element come and go whatever the gaps.
     """
-    source, shape = lowering.value(op.inputs[0].id), lowering.shapes[op.outputs[0].id]
+    source, result = lowering.value(op.inputs[0].id), op.outputs[0].id
+    shape, place = lowering.shapes[result], lowering.place(result)
+    if place is not None and place.is_dense and place.layout is None:
+        slot = place.reshaped(source.shape)
+        if not source.is_at(slot):
+            lowering.move(source, slot)
+        lowering.finish(result, place)
+        return
     seen = None if source.is_dense else source.with_ones(shape)
-    lowering.finish(op.outputs[0].id, seen or lowering.dense(source, source.dtype).reshaped(shape))
+    lowering.finish(result, seen or lowering.dense(source, source.dtype).reshaped(shape))
 
 
 @rule("StaticTranspose")

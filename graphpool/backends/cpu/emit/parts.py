@@ -25,7 +25,7 @@ def _finish_view(lowering: Lowering, tensor_id: int, view: Value) -> None:
     if lowering.place(tensor_id) is None and any(
         s <= 0 for d, s in zip(view.shape, view.strides, strict=True) if d > 1
     ):
-        place = lowering.temporary(view.shape, view.dtype)
+        place = lowering.target(tensor_id, dtype=view.dtype)
         lowering.move(view, place)
         view = place
     lowering.finish(tensor_id, view)
