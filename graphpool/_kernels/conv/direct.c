@@ -3,9 +3,9 @@
  * A task of the product is a block of result pixels of one image and group. Its patches form a matrix X of pixels x
  * (taps * input channels); weights form W of (taps * input channels) x output channels; the tile is X W where channels
  * are innermost in dst, else its transpose W' X'. A transposed convolution gathers zeros where a pixel meets no input,
- * so it costs prod(strides) times its useful arithmetic.
+ * so it costs prod(strides) times its useful arithmetic. A bias is one more row of W, and one more of X that holds ones.
  *
- * args: src, weights, dst, then what the epilogue reads beyond dst. */
+ * args: src, weights, the bias if there is one, dst, then what the epilogue reads beyond dst. */
 #include "conv/gp_conv_weights.h"
 #include "image/gp_window.h"
 
@@ -18,6 +18,7 @@ GP_RECORD(gp_conv, {
     int64_t taps_outer;                               /* rows of W run over (taps, ic), else over (ic, taps) */
     int64_t w_row;                                    /* stride of the rows of W in memory; unused when packed */
     int64_t pack_weights, gather, transposed;
+    int64_t has_bias, dst_arg;                        /* with a bias: patches are gathered, weights packed */
     int64_t src_pixel, dst_pixel;                     /* strides of pixels where src or dst are used in place */
     int64_t pixel_block, tile_in_scratch, has_epilogue;
     int64_t patch_offset, weights_offset, panel_offset; /* bytes into scratch; the tile lies at 0 */
@@ -71,8 +72,12 @@ static void gather(const gp_conv *p, const patch_layout *lay, const float *src, 
     }
 }
 
-/* W of one group as dense rows; a few input channels at a time, so that lines with several taps are read once. */
-static void pack_weights(const gp_conv *p, const float *weights, float *room)
+/* Rows of W and X: the terms of a sum. */
+static int64_t count_terms(const gp_conv *p) { return count_taps(&p->window) * p->ic + p->has_bias; }
+
+/* W of one group as dense rows, the bias behind; a few input channels at a time, so that lines with several taps are read
+ * once. */
+static void pack_weights(const gp_conv *p, const float *weights, const float *bias, float *room)
 {
     const gp_window *w = &p->window;
     const int64_t taps = count_taps(w), row = p->taps_outer ? 1 : taps;
@@ -83,6 +88,8 @@ static void pack_weights(const gp_conv *p, const float *weights, float *room)
             gp_copy(to, row * p->oc, 1, from, p->w_ic, p->w_oc, gp_min(p->ic - ic, GP_PACK_CHANNELS), p->oc,
                     sizeof(float));
         }
+    if (p->has_bias)
+        memcpy(room + taps * p->ic * p->oc, bias, (size_t)p->oc * sizeof(float));
 }
 
 static void scatter(const gp_conv *p, int64_t begin, int64_t end, const float *tile, int64_t ld, float *dst)
@@ -119,6 +126,8 @@ static gp_matrix find_patches(const gp_conv *p, const float *src, int64_t begin,
     const patch_layout lay = {begin, end, pixel, row * (p->taps_outer ? p->ic : 1), row * (p->taps_outer ? 1 : taps)};
     float *patches = (float *)(scratch + p->patch_offset);
     gather(p, &lay, src, patches);
+    for (int64_t i = 0; p->has_bias && i < end - begin; i++)
+        patches[i * pixel + (depth - 1) * row] = 1;
     return (gp_matrix){patches, pixel, row};
 }
 
@@ -163,9 +172,9 @@ static void run_block(const gp_conv *p, void *const *args, int64_t n, int64_t gr
     const gp_window *win = &p->window;
     const int last = (int)win->channels_last;
     const int64_t pixels = win->out[0] * win->out[1] * win->out[2], end = gp_min(begin + p->pixel_block, pixels);
-    const int64_t depth = count_taps(win) * p->ic, c = group * p->oc, channels = p->groups * p->oc;
+    const int64_t depth = count_terms(p), c = group * p->oc, channels = p->groups * p->oc;
     const float *src = (const float *)args[0] + n * win->src_n + group * p->ic * win->src_c;
-    float *dst = (float *)args[2] + n * win->dst_n + c * win->dst_c;
+    float *dst = (float *)args[p->dst_arg] + n * win->dst_n + c * win->dst_c;
     const int64_t rows = last ? end - begin : p->oc, cols = last ? p->oc : end - begin;
     float *tile = p->tile_in_scratch ? (float *)scratch : dst + begin * p->dst_pixel;
     const int64_t ld = p->tile_in_scratch ? cols : last ? p->dst_pixel : win->dst_c;
@@ -174,7 +183,7 @@ static void run_block(const gp_conv *p, void *const *args, int64_t n, int64_t gr
     if (p->transposed)
         mend_tile(p, src, (const float *)args[1] + group * p->w_group, begin, end, tile, ld);
     if (p->has_epilogue)
-        gp_run_epilogue((const gp_eltwise *)(p + 1), args + 2, tile, ld, rows, cols,
+        gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, tile, ld, rows, cols,
                         last ? (n * pixels + begin) * channels + c : (n * channels + c) * pixels + begin,
                         last ? channels : pixels);
     else if (p->tile_in_scratch)
@@ -193,7 +202,7 @@ static void run(const gp_conv *p, void *const *args, int64_t begin, int64_t end,
         if (p->pack_weights) {
             float *room = (float *)(scratch + p->weights_offset);
             if (group != packed)
-                pack_weights(p, w.data, room);
+                pack_weights(p, w.data, (const float *)args[2] + group * p->oc, room);
             packed = group;
             w = (gp_matrix){room, p->oc, 1};
         }

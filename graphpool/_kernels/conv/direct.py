@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from graphpool._dataclasses import dataclass
+from graphpool._dataclasses import dataclass, replace
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core._dispatch import blas_slot, isas
@@ -28,9 +28,9 @@ from .problem import check_weight_strides
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .problem import ConvProblem
+    from .problem import ConvProblem, ConvShape
 
-__all__ = ["choose_convolution", "convolution"]
+__all__ = ["choose_convolution", "convolution", "takes_bias"]
 
 _PATCH_NBYTES = 1 << 20
 """Bytes of the patches of a block, and of its tile: they stay in L2 or near it."""
@@ -125,10 +125,10 @@ def convolution(
 ) -> KernelCall:
     """A kernel for a convolution or transposed convolution of f32 images with weights as they lie.
 
-    Arguments: src, weights, those of `post_ops`, which is an epilogue at most (a bias belongs to it). `weights_strides`
-    are those of the module's order, any: XIO and OIX are not copied. `impl` is one of the module's or "auto":
-    `choose_convolution`, or "simd": the better of our own. `exact_depth`: as of
-    `graphpool._kernels.gemm.matmul.matmul`.
+    Arguments: src, weights, those of `post_ops`: an epilogue at most, and a bias where `takes_bias` holds (it belongs
+    to the epilogue elsewhere). `weights_strides` are those of the module's order, any: XIO and OIX are not copied.
+    `impl` is one of the module's or "auto": `choose_convolution`, or "simd": the better of our own. `exact_depth`: as
+    of `graphpool._kernels.gemm.matmul.matmul`.
 
     Every result is written; one that no input reaches is 0 before the epilogue. A task is an image, a group and a block
     of pixels; depthwise, a row and a block of channels. Scratch is about 1 MiB of patches beside a tile. Cost: a
@@ -141,9 +141,16 @@ def convolution(
     InvalidShapeError, InvalidArgumentError, UnsupportedError
         The arguments do not fit each other.
     """
-    post_ops.check_only_epilogue()
+    replace(post_ops, bias=False).check_only_epilogue()
     given = _Convolution.of(problem, weights_strides, exact_depth)
+    if post_ops.bias and (exact_depth or problem.is_transposed or not takes_bias(problem.shape)):
+        raise InvalidArgumentError(explain("bias", accepted="what takes_bias allows, summed at once", got="others"))
     return _build(given, _choose(given, impl, isa), post_ops, isa)
+
+
+def takes_bias(shape: ConvShape) -> bool:
+    """Whether a bias may be one more term of the sums of a convolution that is not transposed: patches are gathered."""
+    return max(shape.kernel) > 1 and not shape.in_channels == shape.out_channels == shape.groups
 
 
 def choose_convolution(*, depthwise: bool = False, isa: str | None = None) -> str:
@@ -194,15 +201,15 @@ def _pixel_block(p: _Convolution) -> int:
 
 def _plan(problem: _Convolution, impl: str, post_ops: PostOps) -> tuple[dict[str, Any], int]:
     """Fields of the parameter block and the size of the scratch, which holds tile, patches, weights, panel and sums."""
-    p = problem
-    row, src_pixel, dst_pixel = p.weights_row(), p.source_pixel(), p.result_pixel()
+    p, terms = problem, problem.depth + post_ops.bias
+    row, src_pixel, dst_pixel = None if post_ops.bias else p.weights_row(), p.source_pixel(), p.result_pixel()
     pixels = _pixel_block(p)
     in_scratch = dst_pixel is None or (bool(post_ops.epilogue) and post_ops.dst_needs_scratch)
     sizes = (
         pixels * p.oc * 4 if in_scratch else 0,
-        pixels * p.depth * 4 if src_pixel is None else 0,
-        p.depth * p.oc * 4 if row is None else 0,
-        panel_nbytes(p.depth, p.oc if p.window.channels_last else pixels) if impl == "simd_im2col" else 0,
+        pixels * terms * 4 if src_pixel is None else 0,
+        terms * p.oc * 4 if row is None else 0,
+        panel_nbytes(terms, p.oc if p.window.channels_last else pixels) if impl == "simd_im2col" else 0,
         pixels * p.oc * 8 if p.parts else 0,
     )
     offsets = [sum(map(aligned, sizes[:i])) for i in range(6)]
@@ -211,6 +218,7 @@ def _plan(problem: _Convolution, impl: str, post_ops: PostOps) -> tuple[dict[str
         "window": p.window.fields(), "batch": p.batch, "groups": p.groups, "ic": p.ic, "oc": p.oc,
         "w_group": w_group, "w_oc": w_oc, "w_ic": w_ic, "w": w, "taps_outer": p.taps_outer, "w_row": row or 0,
         "pack_weights": row is None, "gather": src_pixel is None, "transposed": p.transposed,
+        "has_bias": post_ops.bias, "dst_arg": 2 + post_ops.bias,
         "src_pixel": src_pixel or 0, "dst_pixel": dst_pixel or 0, "pixel_block": pixels,
         "tile_in_scratch": in_scratch, "has_epilogue": bool(post_ops.epilogue),
         "patch_offset": offsets[1], "weights_offset": offsets[2], "panel_offset": offsets[3],

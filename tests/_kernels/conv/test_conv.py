@@ -29,7 +29,7 @@ def build(*sizes, weights_strides, impl="auto", exact_depth=0, isa=None, **optio
 
 def check(
     x, w, *, layout="NCX", src_layout=None, weights="OIX", impl="auto", isa=None, epilogue=None, transpose=False,
-    in_place=False, strides=None, begin=None, end=None, dilations=None, extra=None, exact_depth=0,
+    in_place=False, strides=None, begin=None, end=None, dilations=None, extra=None, exact_depth=0, bias=False,
 ):  # fmt: skip
     """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare with the definition; returns the call."""
     ndim, groups = x.ndim - 2, w.shape[0]
@@ -41,16 +41,19 @@ def check(
         )
     else:
         expected, terms = (expected_conv(a, b, groups, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
+    biases = [normal(groups * w.shape[1], 2)] if bias else []
+    for row in biases:
+        expected, terms = (a + b.reshape(-1, *ones) for a, b in ((expected, row), (terms, abs(row))))
     memory, w_strides = store_weights(w, weights)
     call = build(
         x.shape[0], x.shape[1], groups * w.shape[1], x.shape[2:], w.shape[3:], groups=groups,
         src_strides=strides_of(x.shape, src_layout or layout), dst_strides=strides_of(expected.shape, layout),
         weights_strides=w_strides, strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, impl=impl,
         isa=isa, exact_depth=exact_depth, epilogue=epilogue(expected.shape, layout) if epilogue else b"",
-        dst_needs_scratch=not in_place, transposed=transpose, output_padding=extra,
+        dst_needs_scratch=not in_place, transposed=transpose, output_padding=extra, bias=bias,
     )  # fmt: skip
     size = expected.size * (2 if layout.endswith("gap") else 1)
-    flat = run_checked(call, size, lay_out(x, src_layout or layout), memory, dst_index=2)
+    flat = run_checked(call, size, lay_out(x, src_layout or layout), memory, *biases, dst_index=2 + bias)
     out = read_back(flat, expected.shape, layout)
     wanted = np.maximum(expected, 0) + 1 if epilogue else expected
     if exact_depth and (x == np.rint(x)).all():
@@ -169,6 +172,26 @@ def test_epilogue_runs_on_every_result(layout, in_place, case):
     x, w, geometry = arrays(DEPTHWISE[case[10:]] if case.startswith("depthwise_") else CASES[case])
     for impl in ("auto", "simd_im2col"):
         check(x, w, layout=layout, epilogue=relu_plus_one, in_place=in_place, impl=impl, **geometry)
+
+
+@pytest.mark.parametrize(("impl", "isa"), IMPLS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if max(case["w"][3:]) > 1])
+def test_a_bias_is_one_more_term(impl, isa, layout, weights, case):
+    x, w, geometry = arrays(CASES[case])
+    for epilogue in (None,) if layout.endswith("gap") else (None, relu_plus_one):
+        check(x, w, layout=layout, weights=weights, impl=impl, isa=isa, bias=True, epilogue=epilogue, **geometry)
+
+
+@pytest.mark.parametrize("sizes", [{"kernel": (1, 1)}, {"groups": 4}, {"exact_depth": 100}, {"transposed": True}])
+def test_a_bias_that_is_no_term_belongs_to_the_epilogue(sizes):
+    own = {
+        "groups": 1, "weights_strides": (9, 36, 9, 3, 1), "src_strides": (144, 36, 6, 1),
+        "dst_strides": (144, 36, 6, 1), "pads_begin": (1, 1), "pads_end": (1, 1), "bias": True, "kernel": (3, 3),
+    } | sizes  # fmt: skip
+    with pytest.raises(InvalidArgumentError, match="bias"):
+        build(1, 4, 4, (6, 6), own.pop("kernel"), **own)
 
 
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])

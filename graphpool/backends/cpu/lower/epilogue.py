@@ -105,8 +105,10 @@ def make_epilogue(
     return Epilogue(region.builder.epilogue(), place, region.operands, name, order)
 
 
-def find_image(lowering: Lowering, group: AnchorGroup, source: Value, epilogue: Epilogue) -> dict[str, Any]:
-    """The geometry that all kernels over windows take, and the epilogue."""
+def find_image(
+    lowering: Lowering, group: AnchorGroup, source: Value, epilogue: Epilogue, bias: Value | None = None
+) -> dict[str, Any]:
+    """The geometry that all kernels over windows take, and the epilogue; a kernel adds the bias in front of it."""
     op = group.anchor
     result = lowering.shapes[op.outputs[0].id]
     axes = axes_of(op, len(source.shape))
@@ -117,7 +119,7 @@ def find_image(lowering: Lowering, group: AnchorGroup, source: Value, epilogue: 
         "dst_spatial": pick(result, axes[2:]),
         "src_strides": pick(source.strides, axes),
         "dst_strides": pick(epilogue.row_strides or strides_in(result, epilogue.order), axes),
-        "post_ops": epilogue.tail(needs_scratch=epilogue.row_strides is None).post_ops,
+        "post_ops": epilogue.tail(needs_scratch=epilogue.row_strides is None, bias=bias).post_ops,
     }
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...._kernels.conv.direct import convolution
+from ...._kernels.conv.direct import convolution, takes_bias
 from ....graph.shapes import conv_weight_axes
 from ..choices import forced
 from ..layout.images import pick
 from ..lower.epilogue import find_image, make_epilogue
 from ..lower.integers import operands
+from ..lower.post_ops import is_plain_bias
 from ..match.integers import exact_depth
 from ..support import has_small_windows, rule
 from .choice import Choice, lower_first
@@ -53,8 +54,10 @@ def emit_plain(site: ConvSite, place: Value | None = None) -> Value:
     groups = op.attrs["groups"]
     split = inner if transposed else outer
     group_stride = weights.shape[split] // groups * weights.strides[split]
-    epilogue = make_epilogue(lowering, group, site.bias, site.axes[1], place=place, gaps=True)
-    image = find_image(lowering, group, source, epilogue)
+    is_term = not (transposed or group.dequantized) and is_plain_bias(site.bias) and takes_bias(site.shape)
+    early, late = (site.bias, None) if is_term else (None, site.bias)
+    epilogue = make_epilogue(lowering, group, late, site.axes[1], place=place, gaps=True)
+    image = find_image(lowering, group, source, epilogue, early)
     call = convolution(
         site.image_problem(image, kernel),
         [group_stride, *pick(weights.strides, (outer, inner, *kernel_axes))],
@@ -62,7 +65,8 @@ def emit_plain(site: ConvSite, place: Value | None = None) -> Value:
         impl=_forced_convolution(op.kind),
         exact_depth=exact_depth(group.dequantized),
     )
-    lowering.emit(call, [source, weights, epilogue.place, *epilogue.operands], epilogue.name)
+    biases = [] if early is None else [early]
+    lowering.emit(call, [source, weights, *biases, epilogue.place, *epilogue.operands], epilogue.name)
     return epilogue.place
 
 
