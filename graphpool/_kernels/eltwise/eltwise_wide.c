@@ -180,17 +180,10 @@ static inline double to_whole(double x, double lo, double hi)
     return x == x ? clamp(rint(x), lo, hi) : 0;
 }
 
-/* The same within 32 bits, to which vectors convert wherever there are any; narrower types are parts of them. */
+/* The same within 32 bits, to which vectors convert wherever there are any. */
 static inline int32_t to_s32(double x, double lo, double hi)
 {
     return (int32_t)to_whole(x, lo, hi);
-}
-
-/* The same from 0 on, without masks: a NaN is not above it. */
-static inline int32_t to_natural(double x, double hi)
-{
-    const double whole = rint(x), least = whole > 0 ? whole : 0;
-    return (int32_t)(least < hi ? least : hi);
 }
 
 static inline int64_t to_s64(double x)
@@ -203,36 +196,73 @@ static inline uint64_t to_u64(double x)
     return x >= 0x1p64 ? UINT64_MAX : (uint64_t)to_whole(x, 0, 0x1.fffffffffffffp63);
 }
 
-/* To f32 by rounding to odd, after which rounding to 11 or fewer bits equals rounding once.
- * Source: Boldo and Melquiond, "When double rounding is odd", 2005. */
+/* To f32 by rounding to odd, after which rounding to 22 or fewer bits equals rounding once: cut off towards 0, with a last bit
+ * that says whether anything was. Source: Boldo and Melquiond, "When double rounding is odd", 2005. */
 static inline float to_odd(double x)
 {
     const float nearest = (float)x;
-    if (x != x || (double)nearest == x || (gp_bits(nearest) & 1))
-        return nearest;
-    return nextafterf(nearest, x > (double)nearest ? INFINITY : -INFINITY);
+    const double back = nearest;
+    const uint32_t cut = gp_bits(nearest) - (fabs(back) > fabs(x));
+    return gp_float(cut | (back != x));
+}
+
+/* Elements of types whose every value is a float, by way of some floats in L1. */
+enum { PART = 512 };
+
+static void f64_load_other(int dtype, double *restrict to, const void *memory, int64_t offset, int64_t stride, int64_t n)
+{
+    float part[PART];
+    for (int64_t i = 0; i < n; i += PART) {
+        const int64_t count = n - i < PART ? n - i : PART;
+        gp_load_row(dtype, part, memory, offset + i * stride, stride, count);
+        for (int64_t k = 0; k < count; k++)
+            to[i + k] = part[k];
+    }
+}
+
+static void f64_store_other(int dtype, const double *restrict from, void *memory, int64_t offset, int64_t stride, int64_t n)
+{
+    float part[PART];
+    for (int64_t i = 0; i < n; i += PART) {
+        const int64_t count = n - i < PART ? n - i : PART;
+        for (int64_t k = 0; k < count; k++)
+            part[k] = to_odd(from[i + k]);
+        gp_store_row(dtype, part, memory, offset + i * stride, stride, count);
+    }
+}
+
+/* What is cut off for a narrow integer, stored without a pass of its own: whatever lies beyond such types saturates, so that
+ * floats hold the rest of it. */
+static int f64_store_result(const gp_instr *instr, const gp_view *view, void *const *args, const double *const *r,
+                            uint32_t repeated, int64_t first, int64_t n)
+{
+    const int is_narrow = view->dtype == GP_U8 || view->dtype == GP_S8 || view->dtype == GP_U16 || view->dtype == GP_S16;
+    const int64_t offset = instr->op == GP_OP_TRUNC && is_narrow ? gp_find_run(view, first, n) : -1;
+    float part[PART];
+    if (offset < 0 || repeated >> instr->a & 1)
+        return 0;
+    for (int64_t i = 0; i < n; i += PART) {
+        const int64_t count = n - i < PART ? n - i : PART;
+        for (int64_t k = 0; k < count; k++)
+            part[k] = (float)trunc(r[instr->a][i + k]);
+        gp_store_row(view->dtype, part, args[view->arg], offset + i, 1, count);
+    }
+    return 1;
 }
 
 #define GP_REG double
 #define GP_REG_DTYPE GP_F64
+#define GP_STORES_RESULTS
 #define GP_NAME(name) f64_##name
 #define GP_OTHER_OPS(X)
+#define GP_OTHER_TYPES
 #define GP_TYPES(X)                                                                                                    \
     X(F64, double, m, v)                                                                                               \
     X(F32, float, m, v)                                                                                                \
-    X(F16, uint16_t, gp_from_f16(m), gp_to_f16(to_odd(v)))                                                             \
-    X(BF16, uint16_t, gp_from_bf16(m), gp_to_bf16(to_odd(v)))                                                          \
-    X(F8_E5M2, uint8_t, gp_from_f8_e5m2(m), gp_to_f8_e5m2(to_odd(v)))                                                  \
-    X(F8_E4M3, uint8_t, gp_from_f8_e4m3(m), gp_to_f8_e4m3(to_odd(v)))                                                  \
-    X(S8, int8_t, m, to_s32(v, INT8_MIN, INT8_MAX))                                                                    \
-    X(S16, int16_t, m, to_s32(v, INT16_MIN, INT16_MAX))                                                                \
     X(S32, int32_t, m, to_s32(v, INT32_MIN, INT32_MAX))                                                                \
     X(S64, int64_t, m, to_s64(v))                                                                                      \
-    X(U8, uint8_t, m, to_natural(v, UINT8_MAX))                                                                        \
-    X(U16, uint16_t, m, to_natural(v, UINT16_MAX))                                                                     \
     X(U32, uint32_t, m, to_whole(v, 0, UINT32_MAX))                                                                    \
-    X(U64, uint64_t, m, to_u64(v))                                                                                     \
-    X(BOOLEAN, uint8_t, m != 0, v != 0)
+    X(U64, uint64_t, m, to_u64(v))
 #define GP_OPS(X)                                                                                                      \
     GP_OPS_OF_ALL_TYPES(X)                                                                                             \
     GP_OPS_OF_FLOATS(X)                                                                                                \

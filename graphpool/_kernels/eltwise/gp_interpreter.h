@@ -8,6 +8,7 @@
  *     GP_OTHER_OPS(X)    X(NAME, anything) for those that are functions GP_NAME(NAME), defined behind the include
  *     GP_TYPES(X)        elements in memory: X(NAME, C type, value of an element m, element of a value v); without it
  *                        GP_NAME(load_run) and GP_NAME(store_run) must be there
+ *     GP_OTHER_TYPES     if GP_NAME(load_other) and GP_NAME(store_other) move the elements of types that GP_TYPES lacks
  *     GP_STORES_RESULTS  if GP_NAME(store_result) is there: stores what an operation gives for its operands r in a type
  *                        other than the registers', or returns 0; `repeated` has a bit for each register of one value
  */
@@ -49,6 +50,10 @@ static void GP_NAME(load_run)(int dtype, void *values, void *memory, int64_t off
     GP_REG *restrict to = values;
     switch (dtype) {
         GP_TYPES(GP_LOAD)
+#ifdef GP_OTHER_TYPES
+    default:
+        GP_NAME(load_other)(dtype, to, memory, offset, stride, n);
+#endif
     }
 }
 
@@ -73,6 +78,10 @@ static void GP_NAME(store_run)(int dtype, void *values, void *memory, int64_t of
     const GP_REG *from = values;
     switch (dtype) {
         GP_TYPES(GP_STORE)
+#ifdef GP_OTHER_TYPES
+    default:
+        GP_NAME(store_other)(dtype, from, memory, offset, stride, n);
+#endif
     }
 }
 #endif
@@ -384,4 +393,5 @@ GP_DEFINE_KERNEL(GP_NAME(eltwise))
 #undef GP_OPS
 #undef GP_OTHER_OPS
 #undef GP_TYPES
+#undef GP_OTHER_TYPES
 #undef GP_STORES_RESULTS

@@ -172,14 +172,28 @@ def _between(dtype, code, nudge):
     return (grid[0] + grid[1]) / 2 * (1 + nudge * 2.0**-40), grid[0] if nudge < 0 else grid[1]
 
 
-@given(st.sampled_from(list(NARROW)), st.integers(1, 100), st.sampled_from([-1, 1]))
-def test_f64_is_rounded_once(dtype, code, nudge):
+@pytest.mark.parametrize("isa", isas())
+@given(st.sampled_from(list(NARROW)), st.integers(1, 100), st.sampled_from([-1, 1]), st.sampled_from([-1, 1]))
+def test_f64_is_rounded_once(isa, dtype, code, nudge, sign):
     number, expected = _between(dtype, code, nudge)
-    builder = EltwiseBuilder((1,), register="f64")
+    builder = EltwiseBuilder((9,), register="f64")
     builder.store(1, dtype, None, builder.load(0, "f64"))
-    out = np.zeros(1, NARROW[dtype])
-    builder.build()(np.array([number]), out.view(np.uint8))
-    assert float(out[0]) == expected
+    out = np.zeros(9, NARROW[dtype])
+    builder.build(isa)(np.full(9, sign * number), out.view(np.uint8))
+    assert (out.astype(np.float64) == sign * expected).all()
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("dtype", NARROW)
+def test_f64_beyond_narrow_types(dtype, isa):
+    x = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 1e-300, -1e-300, 1.0])
+    builder = EltwiseBuilder(x.shape, register="f64")
+    builder.store(1, dtype, None, builder.load(0, "f64"))
+    out = np.zeros(x.size, NARROW[dtype])
+    builder.build(isa)(x, out.view(np.uint8))
+    found, huge = out.astype(np.float64), np.nan if dtype == "f8_e4m3" else np.inf
+    np.testing.assert_array_equal(found, [np.nan, huge, -huge, huge, -huge, 0, 0, 1])
+    assert np.signbit(found[5:7]).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("isa", isas())
@@ -192,6 +206,24 @@ def test_f64_saturates_at_integers(dtype, isa):
     out = Guarded(x.size * info.dtype.itemsize)
     builder.build(isa)(x, out.bytes)
     assert out.array(NUMPY[dtype], x.size).tolist() == [0, *[info.max, info.min] * 2, 0, 2, 2, 100]
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("dtype", [*NUMPY, "boolean"])
+@pytest.mark.parametrize("n", [7, 4000])
+def test_f64_is_cut_off_for_integers(n, dtype, isa):
+    info = np.iinfo(NUMPY.get(dtype, np.uint8))
+    special = [np.nan, np.inf, -np.inf, -0.999, float(info.min) - 0.999, 1e-300, 126.99999999999999]
+    x = np.resize([*special, *np.random.default_rng(0).uniform(-140, 300, 1000)], n)
+    builder = EltwiseBuilder(x.shape, register="f64")
+    builder.store(1, dtype, None, builder.unary("trunc", builder.load(0, "f64")))
+    out = Guarded(x.size * info.dtype.itemsize)
+    builder.build(isa)(x, out.bytes)
+    wanted = np.nan_to_num(np.trunc(x), posinf=2.0**64, neginf=-(2.0**64))
+    exact = [min(max(int(value), info.min), info.max) for value in wanted]
+    if dtype == "boolean":
+        exact = [int(value != 0) for value in np.trunc(x)]
+    assert out.array(info.dtype, x.size).tolist() == exact
 
 
 @pytest.mark.parametrize("register", ["s64", "u64", "f64"])
