@@ -112,6 +112,16 @@ static lines get_lines(const scan_params *p, int64_t task)
 GP_ARG_EXTREME(f32, float, float, -INFINITY, INFINITY)
 GP_WIDE_TYPES(GP_ARG_EXTREME)
 
+enum { AHEAD = 2 }; /* rows */
+
+/* Fetches elements of lines that lie side by side, before a walk comes to them: a processor does not see from one page what it
+ * will read of the next one. */
+GP_INLINE void fetch_lines(const char *at, int64_t nbytes)
+{
+    for (int64_t i = 0; i < nbytes; i += 64)
+        __builtin_prefetch(at + i);
+}
+
 /* Running sums and products: `wide` adds up elements of `type`. Sums of lines that lie side by side are vectors. */
 #define GP_RUNNING(NAME, type, wide)                                                                                   \
     static inline __attribute__((always_inline)) void NAME##_walk_lines(                                               \
@@ -125,6 +135,11 @@ GP_WIDE_TYPES(GP_ARG_EXTREME)
             const int64_t i = p->is_reverse ? p->axis - 1 - step : step;                                               \
             const type *x = src + i * p->axis_stride[0];                                                               \
             type *y = dst + i * p->axis_stride[1];                                                                     \
+            const int64_t ahead = gp_min(AHEAD, p->axis - 1 - step) * (p->is_reverse ? -1 : 1);                        \
+            if (src_width == 1 && dst_width == 1) {                                                                    \
+                fetch_lines((const char *)(x + ahead * p->axis_stride[0]), w * (int64_t)sizeof *x);                    \
+                fetch_lines((const char *)(y + ahead * p->axis_stride[1]), w * (int64_t)sizeof *y);                    \
+            }                                                                                                          \
             _Pragma("GCC ivdep") for (int64_t j = 0; j < w; j++)                                                       \
             {                                                                                                          \
                 const wide before = total[j], element = (wide)x[j * src_width];                                        \
