@@ -34,6 +34,9 @@ class Frame:
 class FrameStore:
     """Idle frames of all forms that were made of one compilation."""
 
+class RunPorts:
+    """What every run of a form takes and gives, whatever its sizes."""
+
 class FormRun:
     """Runs a form for one set of sizes on an arena and a frame at a time; base of `Runner`, which makes frames."""
 
