@@ -104,7 +104,7 @@ def main() -> None:
     copy_source(SOURCE)
     build()
     arguments = sys.argv[1:] or ["tests/_kernels", "-q", "-p", "no:cacheprovider"]
-    arguments += ["--hypothesis-profile=slow", "-m", "not native"]
+    arguments += ["-m", "not native"]
     interpreter = str(SYSTEM / "usr" / "bin" / PYTHON)
     run("qemu-aarch64", "-L", str(SYSTEM), interpreter, "-m", "pytest", *arguments, cwd=SOURCE, PYTHONPATH=str(SITE))
 

@@ -105,7 +105,7 @@ def main() -> None:
         "-p",
         "no:cacheprovider",
     ]
-    pytest += ["--hypothesis-profile=slow", "-m", "not native", *(arguments or tests)]
+    pytest += ["-m", "not native", *(arguments or tests)]
     for isa in wanted:
         print(f"== {names}, {isa}", flush=True)
         settings = {"LD_PRELOAD": preloaded, "PYTHONPATH": str(source), "GRAPHPOOL_MAX_ISA": isa}
