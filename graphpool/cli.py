@@ -439,11 +439,18 @@ def _in_bytes(sizes: Mapping[str, int]) -> Report:
     return {f"{name.replace(' ', '_')}_nbytes": nbytes for name, nbytes in sizes.items()}
 
 
+_INCOMPLETE = (
+    "some shapes are compiled when they come, and may take more; a dimension that is as long as others together is "
+    "declared as their sum, such as --shape total=past+new"
+)
+
+
 def _describe_worst(peak: RangePeak | None) -> Report:
     """Where in the declared ranges a run takes most, and how sure that is."""
     if peak is None:
         return {}
-    return {"at": peak.sizes, "is_exact": peak.is_exact, "is_complete": peak.is_complete}
+    found = {"at": peak.sizes, "is_exact": peak.is_exact, "is_complete": peak.is_complete}
+    return found if peak.is_complete else found | {"hint": _INCOMPLETE}
 
 
 def _engine(arguments: argparse.Namespace) -> gp.Engine:

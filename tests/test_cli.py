@@ -12,7 +12,7 @@ import pytest
 import graphpool as gp
 from graphpool import cli, demo
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 CNN = str(demo.model_path("digits_cnn"))
 
 
@@ -307,6 +307,19 @@ def test_inputs_of_a_file_have_the_shapes_that_are_asked_for(capsys, tmp_path):
     for shape, message in (("batch=4", "'batch', is 5; accepted: 4"), ("bach=5", "is called 'bach'")):
         assert cli.main(["run", CNN, "--inputs", path, "--shape", shape]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_prediction_that_is_not_complete_says_why(capsys, tmp_path):
+    node = onnx.helper.make_node("Pad", ["x", "pads"], ["y"], mode="reflect")  # each period is a step of its own
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", "m"]) for name in "xy")
+    pads = onnx.numpy_helper.from_array(np.full(4, 7), "pads")
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "pad", [x], [y], [pads]), opset_imports=opsets)
+    model.ir_version = 8
+    onnx.save(model, path := str(tmp_path / "pad.onnx"))
+    told = report(capsys, "predict", path, "--shape", "n=1..64", "--shape", "m=1..64")
+    assert not told["is_complete"]
+    assert "--shape total=past+new" in told["hint"]
 
 
 def test_ranges_of_shapes(capsys):

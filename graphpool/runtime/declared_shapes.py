@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeclaredShapes"]
 
+_SUMS = "a dimension that is as long as others together is declared as their sum"
+
 _MOST_POINTS = 16
 """Shapes that are compiled one by one at loading, where sizes cannot vary in a form."""
 
@@ -96,6 +98,8 @@ class DeclaredShapes:
         ------
         OutOfMemoryError
             The run that takes most does not fit.
+        InvalidArgumentError
+            The model does not take some shapes that are declared.
         """
         if not self.is_plannable:
             return
@@ -103,7 +107,11 @@ class DeclaredShapes:
         self._check_room(cover)
         self._points = list(self._points_of(cover.open_boxes))
         for point in self._points:
-            self._peak_at(self._ranges.shapes_at(point), True)
+            try:
+                self._peak_at(self._ranges.shapes_at(point), True)
+            except InvalidArgumentError as error:
+                sizes = self._describe_sizes(point)
+                raise type(error)(f"{error}; among the declared shapes: {sizes}; {_SUMS}", **error.fields) from None
 
     def prepare(self) -> None:
         """Compile for all shapes where that was undone since."""
@@ -167,7 +175,7 @@ class DeclaredShapes:
             key: f"{describe_key(key)} {describe_span((self._ranges.spans[key][0], most))}"
             for key, most in fitting.items()
         }
-        sizes = ", ".join(f"{name} = {size}" for name, size in self._ranges.sizes_at(worst.point).items())
+        sizes = self._describe_sizes(worst.point)
         fits = f"what fits, {how}: {'; '.join(ranges.values())}" if ranges else "no smaller ranges fit"
         inside = ", beside what branches and loops take" if any(form.form.inner for form in cover.forms) else ""
         message = explain(
@@ -178,6 +186,9 @@ class DeclaredShapes:
         )
         largest = {name_of(key): most for key, most in fitting.items()}
         return OutOfMemoryError(message, **{**error.fields, "largest": largest})
+
+    def _describe_sizes(self, point: Mapping[Any, int]) -> str:
+        return ", ".join([f"{name} = {size}" for name, size in self._ranges.sizes_at(point).items()])
 
     def peak(
         self,

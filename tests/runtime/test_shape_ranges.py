@@ -229,6 +229,15 @@ def test_where_no_size_alone_will_do_ranges_that_fit_together_are_named():
             assert model.predict_peak(outputs=False) <= limit
 
 
+def test_declared_shapes_that_the_model_does_not_take_are_named():
+    node = onnx.helper.make_node("Add", ["x", "y"], ["z"])
+    case = DynamicModel((node,), {"x": ("f", "n"), "y": ("f", "m")}, {"z": 1}, {}, {})
+    with gp.Engine("cpu", threads=1) as engine:
+        with pytest.raises(gp.InvalidShapeError, match="among the declared shapes: n = 9, m = 7; a dimension that is"):
+            case.load(engine, shapes={"n": (2, 9), "m": (2, 7)})
+        case.load(engine, shapes={"n": (2, 9), "m": "n"}).close()
+
+
 def test_an_engine_of_its_own_is_closed_after_a_refusal():
     proto = MODELS["mlp"].proto().SerializeToString()
     with pytest.raises(gp.OutOfMemoryError):
