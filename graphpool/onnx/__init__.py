@@ -10,7 +10,7 @@ _wire.pyx      finds large weights and long lists of attributes inside a model's
 long_lists.py  these lists, which stay there until they are read; _lists.pyx reads them from the wire format
 bounds.py      what a model asks for, found out before it is done; result_sizes.py: what common nodes give
 node.py        nodes and the graphs among their attributes, read once; node_order.py: sorts them
-trees.py       the decision trees among a node's attributes, checked
+trees.py       the decision trees among a node's attributes, checked; _levels.pyx: how deep their nodes lie
 encoders.py    the tables of LabelEncoders from numbers to numbers, as constants
 boundary.py    whatever a step raises becomes an error of graphpool that names the node
 fold.py        computes nodes ahead, where everything that they read is known

@@ -13,6 +13,7 @@ import numpy as np
 from graphpool._dataclasses import dataclass, field, replace
 from graphpool.errors import InvalidOpError, explain
 
+from ._levels import find_levels
 from .arrays import to_array
 from .long_lists import LongList
 from .proto import AttributeProto
@@ -423,23 +424,11 @@ def _levels_of(r: _Reader, graph: _Graph) -> Array:
     Nodes that trees share go to the last of these. Raises for trees that lead back to a node.
     """
     is_inner = graph.modes != _LEAF
-    is_reached, front = np.zeros(len(is_inner), bool), _distinct(graph.roots)
-    while front.size:
-        is_reached[front] = True
-        below = _distinct(graph.children[front[is_inner[front]]].reshape(-1))
-        front = below[~is_reached[below]]
-    nabove = _narrow(np.bincount(graph.children[is_reached & is_inner].reshape(-1), minlength=len(is_inner)))
-    levels, level = np.full(len(is_inner), -1, np.int32), 0
-    front = np.flatnonzero(is_reached & (nabove == 0))
-    while front.size:
-        levels[front] = level
-        parents = front[is_inner[front]]
-        edges = graph.children[parents].reshape(-1)
-        np.maximum.at(graph.tree, edges, np.repeat(graph.tree[parents], 2))
-        below, counts = np.unique(edges, return_counts=True)
-        nabove[below] -= counts
-        front, level = below[nabove[below] == 0], level + 1
-    if (is_reached & (levels < 0)).any():
+    children, roots, graph.tree = (
+        np.ascontiguousarray(part, np.int32) for part in (graph.children, graph.roots, graph.tree)
+    )
+    levels, above, queue = np.full(len(is_inner), -1, np.int32), *np.zeros((2, len(is_inner)), np.int32)
+    if not find_levels(children, is_inner.view(np.uint8), roots, graph.tree, levels, above, queue):
         r.refuse("nodes_truenodeids", "trees without cycles", "a node that leads back to itself")
     return levels
 
