@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.message import Message
 
+from graphpool.runtime.nibbles import Nibbles
+from graphpool.typing import DataType
+
 from .proto import AttributeProto, NodeProto, TensorProto, as_onnx, as_own
+from .types import data_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,9 +47,11 @@ _FIELDS: dict[int, str] = {
 
 def numpy_type(elem_type: int) -> np.dtype[Any]:
     """NumPy's type of the elements of a type that ONNX defines."""
-    found = _NUMPY.get(elem_type)
+    found, own = _NUMPY.get(elem_type), data_type(elem_type)
+    if found is None and own is not None:
+        found = own.numpy
     if found is None:
-        from onnx import helper  # knows those of ml_dtypes
+        from onnx import helper  # knows those of ml_dtypes that we do not have
 
         found = helper.tensor_dtype_to_np_dtype(elem_type)
     return found
@@ -65,17 +72,24 @@ def to_array(tensor: Any) -> Array:
     elem_type, shape = tensor.data_type, tuple(tensor.dims[:])
     field, is_inside = _FIELDS.get(elem_type), tensor.data_location != TensorProto.EXTERNAL
     if is_inside and sys.byteorder == "little":
-        if tensor.HasField("raw_data") and (field or elem_type == TensorProto.FLOAT16) and field != "string_data":
-            return np.frombuffer(tensor.raw_data, _NUMPY[elem_type]).reshape(shape)
+        if tensor.HasField("raw_data") and (field or elem_type in _HALVES) and field != "string_data":
+            return np.frombuffer(tensor.raw_data, numpy_type(elem_type)).reshape(shape)
         if field == "string_data":
             texts = [text.decode() for text in tensor.string_data]
             return np.array(texts, np.object_).reshape(shape)
+        if elem_type in _NIBBLES and tensor.int32_data:  # as bytes with two elements each
+            raw = np.array(tensor.int32_data[:], np.int32).astype(np.uint8)
+            if raw.size == -(-prod(shape) // 2):
+                return np.asarray(Nibbles(raw, _NIBBLES[elem_type], shape))
         if field is not None:
             return np.array(getattr(tensor, field)[:], _WIDE[field]).astype(_NUMPY[elem_type]).reshape(shape)
     from onnx import numpy_helper
 
     return numpy_helper.to_array(as_onnx(tensor))
 
+
+_NIBBLES = {TensorProto.UINT4: DataType.U4, TensorProto.INT4: DataType.S4}
+_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 _WIDE = {
     "float_data": np.float32, "double_data": np.float64, "int64_data": np.int64, "uint64_data": np.uint64,

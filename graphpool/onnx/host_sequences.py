@@ -62,6 +62,14 @@ def _bound_of(content: Any) -> ValueBound | None:
     return None if content is None else ValueBound.of_array(np.shape(content), np.asarray(content).itemsize)
 
 
+def _none(node: Node, given: list[Any]) -> Any:
+    return []
+
+
+def _none_bound(node: Node, given: list[Any]) -> HostNeed:
+    return HostNeed([ValueBound.of_items(())], 0, kept_nbytes=0)
+
+
 def _place(given: Any, length: int, most: int) -> int:
     """What a position says, at most `most`, which it is by default; negative ones count from the end."""
     place = most if given is None else int(np.asarray(given).reshape(()))
@@ -185,6 +193,7 @@ def _entry(run: Any, tell: Any) -> Any:
 
 
 SEQUENCES: dict[str, Any] = {
+    "SequenceEmpty": _entry(_none, _none_bound),
     "SequenceInsert": _entry(_insert, _insert_bound), "SequenceErase": _entry(_erase, _erase_bound),
     "SequenceAt": _entry(_at, _at_bound), "SequenceLength": _entry(_length, _length_bound),
     "ConcatFromSequence": _entry(_join, _join_bound), "SplitToSequence": _entry(_split, _split_bound),

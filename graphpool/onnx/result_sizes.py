@@ -22,7 +22,8 @@ __all__ = ["known_nbytes"]
 def known_nbytes(node: Node, contents: Sequence[Any]) -> int | None:
     """Size of the results of a node that reads these contents; None where ONNX's inference is to tell. Unit: bytes."""
     measure = _SIZES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    if measure is None or not all(type(item) is np.ndarray and item.dtype.kind in "biuf" for item in contents):
+    read = contents[:1] if measure is _same else contents
+    if measure is None or not all(type(item) is np.ndarray and item.dtype.kind in "biuf" for item in read):
         return None
     try:
         return measure(node, contents)
@@ -77,6 +78,16 @@ def _dequantized(node: Node, contents: Arrays) -> int | None:
     return _typed_nbytes(array.shape, _FLOAT) if is_plain else None
 
 
+def _quantized(node: Node, contents: Arrays) -> int | None:
+    if "output_dtype" in node.attrs:
+        return None
+    return int(contents[0].size * (contents[2].itemsize if len(contents) > 2 else 1))
+
+
+def _with_scale(node: Node, contents: Arrays) -> int:
+    return int(contents[0].size) + 5  # f32 and a byte
+
+
 def _filled(node: Node, contents: Arrays) -> int | None:
     value = node.attrs.get("value")
     return _typed_nbytes(contents[0].tolist(), _FLOAT if value is None else value.data_type)
@@ -112,15 +123,54 @@ def _flagged(node: Node, contents: Arrays) -> int:
 
 
 def _multiplied(node: Node, contents: Arrays) -> int:
-    one, other = (array.shape for array in contents)
+    one, other = (array.shape for array in contents[:2])
     columns = other[-1:] if len(other) > 1 else ()
     if one[-1] != other[-len(columns) - 1]:
         raise ValueError
     return int(prod((*np.broadcast_shapes(one[:-2], other[:-2]), *one[-2:-1], *columns)) * contents[0].itemsize)
 
 
+def _added(node: Node, contents: Arrays) -> int:
+    one, other = (array.shape for array in contents[:2])
+    rows, columns = one[1 if node.attrs.get("transA") else 0], other[0 if node.attrs.get("transB") else 1]
+    return int(rows * columns * contents[0].itemsize)
+
+
+def _padded(node: Node, contents: Arrays) -> int | None:
+    array, pads = contents[0], contents[1].tolist()
+    axes = contents[-1].tolist() if node.input[3:] and node.input[3] else range(array.ndim)
+    dims = list(array.shape)
+    for axis, *sides in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        dims[axis] += sum(sides)
+    return _nbytes_of(dims, int(array.itemsize))
+
+
+def _coded(node: Node, contents: Arrays) -> int:
+    places, depth, values = contents
+    return int(places.size * depth.item() * values.itemsize)
+
+
+def _gathered_by_tuples(node: Node, contents: Arrays) -> int | None:
+    array, places = contents
+    if node.attrs.get("batch_dims", 0):
+        return None
+    return int(prod((*places.shape[:-1], *array.shape[places.shape[-1] :])) * array.itemsize)
+
+
 def _normalised(node: Node, contents: Arrays) -> int | None:
     return int(contents[0].nbytes) if len(node.output) == 1 else None
+
+
+def _normalised_channels(node: Node, contents: Arrays) -> int:
+    return int(contents[0].nbytes + sum(contents[3].nbytes for name in node.output[1:] if name))
+
+
+def _integer_product(node: Node, contents: Arrays) -> int:
+    return _multiplied(node, contents) // int(contents[0].itemsize) * 4
+
+
+def _no_elements(node: Node, contents: Arrays) -> int:
+    return 64  # of a list
 
 
 def _reduced(node: Node, contents: Arrays) -> int | None:
@@ -147,13 +197,16 @@ _SIZES: dict[str, Callable[[Node, Arrays], int | None]] = {
         "Abs", "Ceil", "Clip", "Cos", "CumSum", "Elu", "Erf", "Exp", "Flatten", "Floor", "Gelu", "HardSigmoid",
         "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Reshape", "Round",
         "ScatterElements", "ScatterND", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze",
-        "Tanh", "Transpose", "Unsqueeze",
+        "Tanh", "Transpose", "Trilu", "Unsqueeze",
     ), _same),
     **dict.fromkeys(("Add", "And", "Div", "Max", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Xor"), _broadcast),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduced),
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _compared),
+    "BatchNormalization": _normalised_channels,
     "Cast": _cast, "Concat": _joined, "ConstantOfShape": _filled, "DequantizeLinear": _dequantized,
-    "Expand": _expanded, "Gather": _gathered, "IsInf": _flagged, "IsNaN": _flagged, "LayerNormalization": _normalised,
-    "MatMul": _multiplied, "Range": _counted, "Shape": _measured, "Slice": _sliced,
-    "Tile": _tiled, "Where": _chosen,
+    "DynamicQuantizeLinear": _with_scale, "Expand": _expanded, "Gather": _gathered, "GatherND": _gathered_by_tuples,
+    "Gemm": _added, "IsInf": _flagged, "IsNaN": _flagged, "LayerNormalization": _normalised,
+    "MatMul": _multiplied, "MatMulInteger": _integer_product, "OneHot": _coded, "Pad": _padded,
+    "QuantizeLinear": _quantized, "Range": _counted, "SequenceEmpty": _no_elements, "Shape": _measured,
+    "Slice": _sliced, "Tile": _tiled, "Where": _chosen,
 }  # fmt: skip

@@ -53,6 +53,11 @@ def _texts(
             found.tensor_type.shape.dim.add(dim_value=1)
         found.tensor_type.shape.dim.add(dim_value=int(np.size(values[node.input[1]].plain_content)))
         return {node.output[0]: found}
+    if node.op_type == "LabelEncoder" and (known := [elem for name, elem in _VALUES.items() if name in node.attrs]):
+        found = TypeProto()
+        found.CopyFrom(type_)
+        found.tensor_type.elem_type = known[0]
+        return {node.output[0]: found}
     shape = static_shape(type_, sizes)
     if node.op_type == "Reshape" and shape is not None and values[node.input[1]].is_known:
         wanted = np.asarray(values[node.input[1]].content).reshape(-1).tolist()
@@ -60,8 +65,23 @@ def _texts(
             rest = prod(shape) // -prod(wanted)
             made = tensor_type(TensorProto.STRING, [rest if dim == -1 else dim for dim in wanted], sizes)
             return {node.output[0]: made}
+    if node.op_type == "Flatten" and shape is not None and -len(shape) <= node.attrs.get("axis", 1) <= len(shape):
+        axis = node.attrs.get("axis", 1)
+        sides = shape[:axis], shape[axis:]
+        return {node.output[0]: tensor_type(TensorProto.STRING, [prod(side) for side in sides], sizes)}
+    indices = values[node.input[1]] if node.op_type == "Gather" else None
+    axis = node.attrs.get("axis", 0)
+    if indices is not None and indices.is_plain and shape and -len(shape) <= axis < len(shape):
+        axis %= len(shape)
+        dims_of_result = [*shape[:axis], *indices.shape, *shape[axis + 1 :]]
+        return {node.output[0]: tensor_type(TensorProto.STRING, dims_of_result, sizes)}
     return None
 
+
+_VALUES: dict[str, int] = {
+    "values_int64s": TensorProto.INT64, "values_floats": TensorProto.FLOAT, "values_strings": TensorProto.STRING,
+}  # fmt: skip
+"""Attribute of a LabelEncoder -> what it gives."""
 
 _LISTS = frozenset({"cats_int64s", "cats_strings", "classlabels_int64s", "classlabels_strings"})
 

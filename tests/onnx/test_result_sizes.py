@@ -47,6 +47,14 @@ CASES = [
     ("MatMul", [A, np.ones((5, 7), np.float32)], {}), ("MatMul", [A, A[0, 0]], {}), ("MatMul", [A[0, 0], A[0].T], {}),
     ("MatMul", [A[:, None], np.ones((2, 5, 1), np.float32)], {}), ("MatMul", [A[0, 0], A[0, 0]], {}),
     ("ReduceSum", [A, ints(1, -1)], {}), ("ReduceMax", [A, ints(0)], {}),
+    ("QuantizeLinear", [A, np.array(0.5, np.float32)], {}),
+    ("QuantizeLinear", [A, np.array(0.5, np.float32), np.array(3, np.int16)], {}),
+    ("GatherND", [A, ints(0, 1, 2, 3).reshape(2, 2)], {}), ("GatherND", [A, ints(0, 1)], {}),
+    ("Gemm", [A[0], A[1], A[0, 0, :4]], {"transB": 1}), ("Gemm", [A[0], A[1]], {"transA": 1}), ("Trilu", [A], {}),
+    ("OneHot", [ints(1, 0, 3), np.array(5), A[0, 0, :2]], {}), ("Pad", [A, ints(0, 1, 2, 0, -1, 3)], {}),
+    ("Pad", [A, ints(2, 1), np.float32(0), ints(-1)], {}),
+    ("BatchNormalization", [A, *[A[0, :, 0]] * 4], {}),
+    ("MatMulInteger", [A.astype(np.uint8), np.ones((5, 7), np.int8)], {}),
     ("ScatterElements", [ROW, ints(0).reshape(1, 1, 1), ROW[:, :1]], {}),
 ]  # fmt: skip
 
@@ -86,6 +94,16 @@ def test_other_nodes_are_left_to_onnx(kind, contents, attrs):
     assert (
         known_nbytes(Node(helper.make_node(kind, ["x", "w", "v"][: len(contents)], ["y"], **attrs)), contents) is None
     )
+
+
+def test_inputs_that_are_left_out_move_no_other():
+    node = Node(helper.make_node("Pad", ["x", "pads", "", "axes"], ["y"]))
+    assert known_nbytes(node, [A, ints(2, 1), ints(-1)]) == 3 * 4 * 8 * 4
+
+
+def test_two_sizes_of_one_op_are_added():
+    node = Node(helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"]))
+    assert known_nbytes(node, [A]) == A.size + 4 + 1
 
 
 def test_an_op_of_another_domain_is_left_to_onnx():

@@ -9,9 +9,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphpool.onnx import arrays, op_table
+from graphpool.onnx.build import Value
 from graphpool.onnx.node import Node
 from graphpool.onnx.proto import AttributeProto, ModelProto, as_onnx, as_own
-from graphpool.onnx.result_types import plain_types
+from graphpool.onnx.result_types import plain_types, told_types
 from graphpool.onnx.types import describe_type, static_shape
 from graphpool.onnx.validity import is_valid, knows_op
 from tests.fuzz.onnx_mutators import mutant
@@ -171,12 +172,49 @@ for name in ("digits_cnn", "digits_transformer"):
     with gp.onnx.load(model_path(name), threads=1) as model:
         shapes = {port.name: [dim if isinstance(dim, int) else 2 for dim in port.shape] for port in model.inputs}
         model.run({name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+with gp.onnx.load(sys.argv[1], threads=1) as model:
+    model.run({"x": np.ones(2, np.float32), "t": np.array([["a", "b"]], object)})
 print("onnx" in sys.modules)
 """
 
 
-def test_loading_imports_no_package_onnx():
-    done = subprocess.run([sys.executable, "-c", LOAD], check=True, capture_output=True, text=True)
+def of_rare_nodes():
+    """Numbers of 4 bits and halves, and nodes that are computed ahead or give texts."""
+    bfloat16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
+    half = np.array([0.5, -1], np.float32)
+    given = {
+        "half": half, "scale": np.array(0.5, np.float32), "first": np.array(0.0), "last": np.array(2.0),
+        "one": np.array(1.0), "at": np.array([1]), "pads": np.array([0, 1]), "table": half.astype(bfloat16),
+    }  # fmt: skip
+    tensors = [numpy_helper.from_array(value, name) for name, value in given.items()]
+    tensors += [
+        helper.make_tensor("q4", TensorProto.INT4, [2], [3, -4]), helper.make_tensor("zero", TensorProto.INT4, [], [1]),
+    ]  # fmt: skip
+    nodes = [
+        node("DequantizeLinear", "q4", "scale", "zero", outputs=("four",)),
+        node("QuantizeLinear", "half", "scale", outputs=("q8",)),
+        node("DequantizeLinear", "q8", "scale", outputs=("eight",)),
+        node("Range", "first", "last", "one", outputs=("doubles",)),
+        node("Cast", "doubles", outputs=("range",), to=TensorProto.FLOAT),
+        node("Cast", "table", outputs=("row",), to=TensorProto.FLOAT),
+        node("Pad", "half", "pads", outputs=("padded",)),
+        node("Gather", "padded", "at", outputs=("last_one",)),
+        node("Sum", "x", "four", "eight", "range", "row", "last_one", outputs=("y",)),
+        node("Gather", "t", "at", outputs=("column",), axis=1),
+        node("LabelEncoder", "column", outputs=("label",), domain="ai.onnx.ml", keys_strings=["a", "b"],
+             values_int64s=[3, 4]),
+    ]  # fmt: skip
+    texts = helper.make_tensor_value_info("t", TensorProto.STRING, ["n", 2])
+    label = helper.make_tensor_value_info("label", TensorProto.INT64, ["n", 1])
+    graph = helper.make_graph(nodes, "graph", [X, texts], [Y, label], tensors)
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 2)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def test_loading_imports_no_package_onnx(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(of_rare_nodes(), path)
+    done = subprocess.run([sys.executable, "-c", LOAD, str(path)], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"
 
 
@@ -226,6 +264,26 @@ def test_tensors_are_read_as_onnx_reads_them(elem_type, raw):
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     for own in (found, arrays.to_array(tensor)):
         assert own.tolist() == expected.tolist() if texts else own.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("proto", "opset"),
+    [(node("Flatten", "x", axis=2), 21), (node("Gather", "x", "at", axis=-2), 21),
+     (node("LabelEncoder", "x", domain="ai.onnx.ml", keys_strings=["a"], values_floats=[1.0]), 2)],
+    ids=lambda item: getattr(item, "op_type", ""),
+)  # fmt: skip
+def test_types_of_nodes_with_texts_are_those_that_onnx_infers(proto, opset):
+    types = {"x": helper.make_tensor_type_proto(TensorProto.STRING, [2, 3, 4]),
+             "at": helper.make_tensor_type_proto(TensorProto.INT64, [5, 1])}  # fmt: skip
+    types = {name: types[name] for name in proto.input}
+    theirs = onnx.shape_inference.infer_node_outputs(
+        onnx.defs.get_schema(proto.op_type, opset, proto.domain), proto, types
+    )
+    values = {"x": Value(type=as_own(types["x"])), "at": Value(content=np.zeros((5, 1), np.int64))}
+    own = {name: as_own(type_) for name, type_ in types.items()}
+    found = told_types(Node(proto), {name: values[name] for name in proto.input}, own, {})
+    assert describe_type(found["y"]) == describe_type(theirs["y"])
+    assert static_shape(found["y"], {}) == static_shape(theirs["y"], {})
 
 
 def test_a_tensor_of_another_size_is_refused():

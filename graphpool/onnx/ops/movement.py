@@ -214,7 +214,7 @@ def _constant_of_shape(n: NodeView) -> Value:
 
 def _range(n: NodeView) -> Value:
     """Whole numbers: positions, scaled and shifted."""
-    n.require(n[0].dtype in (DataType.S64, DataType.S32, DataType.F32), "a range of another type")
+    n.require(n[0].dtype in _COUNTED, "a range of another type")
     if not all(n[k].is_known for k in range(3)):
         return _late_range(n)
     start, end, step = (_whole_number(n, n[k].content) for k in range(3))
@@ -227,6 +227,9 @@ def _range(n: NodeView) -> Value:
         last = start + (count - 1) * step
         value.span = (start, last) if step > 0 else (last, start)
     return value
+
+
+_COUNTED = (DataType.S64, DataType.S32, DataType.F32, DataType.F64)
 
 
 def _late_range(n: NodeView) -> Value:
