@@ -93,11 +93,14 @@ class RowFunction:
         own = {port.name: port.name for port in model.inputs}
         chosen = own | _by_name("columns", columns, model.inputs)
         self._columns = {
-            name: (column,) if isinstance(column, str) else tuple(column) for name, column in chosen.items()
+            name: (column,) if isinstance(column, str) else _names(f"columns of input {name!r}", column)
+            for name, column in chosen.items()
         }
         self._outputs = _by_name("outputs", outputs, model.outputs) or {port.name: port.name for port in model.outputs}
+        if len(set(self._outputs.values())) < len(self._outputs):
+            raise InvalidArgumentError(explain("columns of outputs", accepted="names that differ", got=self._outputs))
         self._name = model.name
-        self._keep = None if keep is None else tuple(keep)
+        self._keep = None if keep is None else _names("keep", keep)
         self.least_rows, self.most_rows = _span_of_rows(model)
 
     @property
@@ -140,9 +143,10 @@ class RowFunction:
         GraphpoolError
             As `Model.run`, with a note that says which rows.
         """
-        missing = next((column for column in self.columns if column not in batch), None)
+        wanted = [*self.columns, *(self._keep or ())]
+        missing = next((column for column in wanted if column not in batch), None)
         if missing is not None:
-            accepted = f"columns {[*self.columns]}"
+            accepted = f"columns {wanted}"
             raise InvalidArgumentError(explain(f"column {missing!r} is missing", accepted=accepted, got=[*batch]))
         others = [name for name in batch if name not in self.columns]
         try:
@@ -150,11 +154,12 @@ class RowFunction:
         except (InvalidDataTypeError, InvalidShapeError) as error:
             _tell_row(error, {name: batch[name] for name in others})
             raise
-        lengths = {name: len(array) for name, array in arrays.items()}
+        kept = {name: batch[name] for name in (others if self._keep is None else self._keep)}
+        read = {", ".join(map(str, self._columns[name])): rows for name, rows in arrays.items()}
+        lengths = {name: len(rows) for name, rows in (read | kept).items()}
         if len(set(lengths.values())) != 1:
-            raise InvalidArgumentError(explain("inputs of a batch", accepted="as many rows for each", got=lengths))
-        kept = others if self._keep is None else self._keep
-        return {name: batch[name] for name in kept} | self._run(arrays, min(lengths.values()))
+            raise InvalidArgumentError(explain("columns of a batch", accepted="as many rows in each", got=lengths))
+        return kept | self._run(arrays, min(lengths.values()))
 
     def on_frame(self, frame: pandas.DataFrame) -> pandas.DataFrame:
         """The same for a frame: its index, the columns that are kept, and those of the outputs.
@@ -258,6 +263,12 @@ class RowFunction:
 
     def __repr__(self) -> str:
         return f"<RowFunction {self._name!r}: {', '.join(self.columns)} -> {', '.join(self._outputs.values())}>"
+
+
+def _names(what: str, names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not hasattr(names, "__iter__"):
+        raise InvalidArgumentError(explain(what, accepted="a sequence of names", got=brief(names)))
+    return tuple(names)
 
 
 def _by_name(what: str, chosen: Mapping[str, Any] | None, ports: Sequence[ModelPort]) -> dict[str, Any]:

@@ -49,6 +49,11 @@ class Service:
         and parsing, and half behind it, for writing. Their median is taken for one request at a time; what is above it
         requests wait for beside one another, as for a processor. While runs go on it takes longer, as one more run
         would. Unit: seconds.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A count below 1, or a time that is negative or not finite.
     """
 
     times: ServiceTimes
@@ -58,6 +63,16 @@ class Service:
     max_requests: int = 64
     deadline_s: float = 30.0
     overhead_s: float | Sequence[float] = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "most_rows", "max_requests"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InvalidArgumentError(explain(name, accepted="an int of at least 1", got=brief(value)))
+        for name, least, rank in (("join_delay_s", 0.0, 0), ("deadline_s", 5e-324, 0), ("overhead_s", 0.0, 1)):
+            if not _are_seconds(getattr(self, name), least, rank):
+                accepted = f"seconds, finite and {'above' if least else 'at least'} 0"
+                raise InvalidArgumentError(explain(name, accepted=accepted, got=brief(getattr(self, name))))
 
     @property
     def capacity_per_s(self) -> float:
@@ -380,6 +395,15 @@ class _Simulation:
                 replica.dispatch(now_s)
 
 
+def _are_seconds(value: Any, least: float, rank: int) -> bool:
+    """Whether it is a time of at least so much, or where rank is 1 several."""
+    try:
+        found = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        return False
+    return bool(found.size and found.ndim <= rank and np.isfinite(found).all() and (found >= least).all())
+
+
 def poisson_arrivals(rate_per_s: float, count: int, *, seed: int = 0) -> np.ndarray[Any, Any]:
     """Times of arrival at random, independent of one another.
 
@@ -395,7 +419,16 @@ def poisson_arrivals(rate_per_s: float, count: int, *, seed: int = 0) -> np.ndar
     -------
     arrivals_s : ndarray of float
         Ascending. Unit: seconds.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A rate that is not above 0 and finite, or a negative count.
     """
+    if not isinstance(rate_per_s, (int, float, np.number)) or not 0 < rate_per_s < np.inf:
+        raise InvalidArgumentError(explain("rate", accepted="a number above 0", got=brief(rate_per_s)))
+    if not isinstance(count, int) or count < 0:
+        raise InvalidArgumentError(explain("count of arrivals", accepted="an int of at least 0", got=brief(count)))
     return np.cumsum(np.random.default_rng(seed).exponential(1 / rate_per_s, count))
 
 

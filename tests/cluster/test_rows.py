@@ -74,6 +74,10 @@ def test_columns_are_read_made_and_kept_by_name() -> None:
         assert predict.columns == ("f0", "f1", "f2", "f3", "f4")
         found = predict(batch)
         everything = RowFunction(model, columns={"x": [f"f{k}" for k in range(5)]})(batch)
+        with pytest.raises(gp.InvalidArgumentError, match=r"column 'id' is missing.*'f4', 'id'"):
+            predict({name: batch[name] for name in predict.columns})
+        with pytest.raises(gp.InvalidArgumentError, match=r"as many rows in each.*: 6, 'id': 5"):
+            predict(batch | {"id": list("abcde")})
     assert list(found) == ["id", "score"]
     assert list(everything) == ["id", "other", "y", "most"]
     np.testing.assert_allclose(found["score"], (x @ WEIGHTS).max(axis=1), rtol=1e-5)
@@ -137,6 +141,12 @@ def test_models_without_rows_and_unknown_names_are_refused() -> None:
             RowFunction(model, columns={"z": "a"})
         with pytest.raises(gp.InvalidArgumentError, match=r"'z'.*names of the model.*most"):
             RowFunction(model, outputs={"z": "a"})
+        with pytest.raises(gp.InvalidArgumentError, match=r"columns of outputs.*differ.*'y': 'a', 'most': 'a'"):
+            RowFunction(model, outputs={"y": "a", "most": "a"})
+        with pytest.raises(gp.InvalidArgumentError, match=r"keep.*sequence of names.*got: 'id'"):
+            RowFunction(model, keep="id")
+        with pytest.raises(gp.InvalidArgumentError, match=r"columns of input 'x'.*sequence of names.*got: 5"):
+            RowFunction(model, columns={"x": 5})  # type: ignore[dict-item]
     with pytest.raises(gp.InvalidArgumentError, match=r"graphpool\.Model.*got: str"):
         RowFunction("model.onnx")  # type: ignore[arg-type]
 

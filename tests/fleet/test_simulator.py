@@ -109,6 +109,23 @@ def test_overhead_is_a_queue_before_and_behind_the_run():
     assert late[-1] == pytest.approx(1000, rel=0.1)
 
 
+WRONG = {
+    "workers": 0, "most_rows": 1.5, "max_requests": True, "join_delay_s": -1.0, "deadline_s": 0.0, "overhead_s": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_no_service_has_is_refused(name):
+    with pytest.raises(gp.InvalidArgumentError, match=f"{name}.*got"):
+        Service(times=ServiceTimes({1: 0.01}), **{name: WRONG[name]})
+
+
+@pytest.mark.parametrize(("rate", "count"), [(0.0, 3), (float("nan"), 3), (1.0, -1)])
+def test_rates_and_counts_of_arrivals_are_checked(rate, count):
+    with pytest.raises(gp.InvalidArgumentError, match=r"rate|count"):
+        poisson_arrivals(rate, count)
+
+
 def test_requests_wait_beside_one_another_for_what_is_above_the_median_overhead():
     """All are read and written in a second; one in four waits for two more."""
     overheads = [1.0, 1.0, 1.0, 3.0]
