@@ -12,7 +12,8 @@ with random ones near these.
 
 Sections, decomposition, and the canonical order by rising offset are ideas of Moffitt, "MiniMalloc: a lightweight
 memory allocator for hardware-accelerated machine learning" (ASPLOS 2024); stacking from lowest offsets is the
-one-machine bound with release dates of scheduling theory; blocking replaces that paper's dominance rules.
+one-machine bound with release dates of scheduling theory; blocking replaces that paper's dominance rules. To go on from
+orders near one that succeeded is random-key local search.
 """
 
 import numpy as np
@@ -65,6 +66,13 @@ LOWEST_SHARE = 4
 
 SPREAD = 8
 """Capacities of a round that no bisection asks for."""
+
+WALK_SHARE = 2
+"""How many times the nodes of a round's other capacities, the lowest left out, are spent near the best order."""
+
+NEAR, WALK_RANGE = 0.05, 0.3
+"""By what share keys near the best order differ from its own, and how far below the best plan, of the way to the lowest
+capacity, such orders are tried at most."""
 
 GOLDEN_RATIO = 0.6180339887498949
 """Multiples of which, without their whole part, spread evenly however many they are (Steinhaus, 1957)."""
@@ -152,6 +160,11 @@ cdef class Search:
         if outcome == FOUND:
             return np.array([self.placed[a] for a in range(self.n)], dtype=np.int64)
         return None if outcome == INFEASIBLE else False
+
+    def last_order(self):
+        """The key of each buffer in the last probe, above 0, so that keys near it differ where it has many of 0."""
+        cdef int a
+        return np.array([self.key[a] + 1e-9 for a in range(self.n)])
 
     cdef bint _is_over(self) noexcept nogil:
         """Whether time is up, or a signal's handler has raised; asked rarely."""
@@ -407,13 +420,15 @@ class _Descent:
     searches, since it can often be met or refuted. Then come others, by bisection towards the best plan known: many
     short searches in orders near the good ones, then a deep one of each; where nodes run out, a capacity counts as too
     low until the next round. Which capacities a short search happens to meet is erratic: one can be met while larger
-    ones are not, so others come at last, spread between the lowest and the best, most of them near the best.
+    ones are not, so others come next, spread between the lowest and the best, most of them near the best. Last comes a
+    walk: orders near the one that led to the best plan, for capacities just below it.
     """
 
     def __init__(self, instance, best, proved, target, node_limit, deadline_ns, improved):
         self.instance, self.best, self.proved, self.target = instance, best, proved, target
         self.nodes_left, self.deadline_ns, self.improved = node_limit, deadline_ns, improved
         self.random, self.place = np.random.default_rng(0), 0.0
+        self.best_order = None
 
     @property
     def low(self):
@@ -430,26 +445,44 @@ class _Descent:
         rounds = 1
         while not self.is_over:
             self._try_capacity(self.low, orders, rounds * LOWEST_SHARE * NODE_LIMIT, at_lowest)
-            low, above = self.low + 1, np.zeros_like(at_lowest)
-            while low < self.best and not self.is_over:
-                capacity = (low + self.best - 1) // 2
-                is_found = self._try_capacity(capacity, self._near_orders(rounds), NODE_LIMIT, above)
-                if not is_found and not self._try_capacity(capacity, orders, rounds * NODE_LIMIT // 2, above):
-                    low = capacity + 1
-            for _ in range(SPREAD):
-                if self.is_over:
-                    break
-                self.place = (self.place + GOLDEN_RATIO) % 1
-                capacity = self.low + int((self.best - self.low) * self.place**0.5)
-                self._try_capacity(capacity, orders, rounds * NODE_LIMIT, np.zeros_like(at_lowest))
+            before = self.nodes_left
+            self._bisect(orders, rounds)
+            self._spread(orders, rounds)
+            self._walk(WALK_SHARE * (before - self.nodes_left))
             rounds *= 2
+
+    def _bisect(self, orders, rounds):
+        low, failures = self.low + 1, np.zeros(self.instance.n_sections)
+        while low < self.best and not self.is_over:
+            capacity = (low + self.best - 1) // 2
+            is_found = self._try_capacity(capacity, self._near_orders(rounds), NODE_LIMIT, failures)
+            if not is_found and not self._try_capacity(capacity, orders, rounds * NODE_LIMIT // 2, failures):
+                low = capacity + 1
+
+    def _spread(self, orders, rounds):
+        for _ in range(SPREAD):
+            if self.is_over:
+                break
+            self.place = (self.place + GOLDEN_RATIO) % 1
+            capacity = self.low + int((self.best - self.low) * self.place**0.5)
+            self._try_capacity(capacity, orders, rounds * NODE_LIMIT, np.zeros(self.instance.n_sections))
+
+    def _walk(self, nodes):
+        failures, until = np.zeros(self.instance.n_sections), self.nodes_left - nodes
+        while self.best_order is not None and self.nodes_left > until and not self.is_over:
+            capacity = self.best - 1 - int((self.best - self.low) * WALK_RANGE * self.random.random() ** 2)
+            self._try_capacity(capacity, [self._near(self.best_order, NEAR)], NODE_LIMIT, failures)
+
+    def _near(self, order, share):
+        """An order near another one."""
+        return order * np.exp(share * self.random.standard_normal(len(order)))
 
     def _near_orders(self, rounds):
         """The orders, and so often others near them, from a fixed seed."""
         for i in range(rounds):
             yield None
             for order in self.instance.orders:
-                yield order * np.exp(0.2 * self.random.standard_normal(len(order))) if i else order
+                yield self._near(order, 0.2) if i else order
 
     def _try_capacity(self, capacity, orders, limit, failures):
         """Whether a plan within `capacity` was found by one of the orders."""
@@ -459,6 +492,7 @@ class _Descent:
         if not isinstance(found, np.ndarray):
             return False
         self.best = int((found + self.instance.size).max())
+        self.best_order = self.instance.search.last_order()
         self.improved(found, self.best)
         return True
 
