@@ -7,6 +7,7 @@ from weakref import ref
 
 from graphpool.errors import StateError, explain
 
+from .heap import trim_heap
 from .mapped_reads import NO_READS, MappedReads
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class MemoryPeak(int):
             engine = None if self._engine is None else self._engine()
             if engine is None:
                 raise StateError(explain("the engine of the prediction is gone", hint="ask while it is there"))
+            trim_heap()  # runs take what is free there for their objects, or give it back
             report = engine.process_report()
             later_nbytes = _FIRST_RUN_NBYTES + engine.threads * _THREAD_NBYTES
             later_nbytes += report.shared_nbytes - report.parts["shared memory"]  # runs read all of it at most
