@@ -13,6 +13,7 @@ class Search:
 
     nodes: int
     def probe(self, capacity: int, order: Any, failures: Any, node_limit: int, deadline_ns: int) -> Any: ...
+    def last_order(self) -> np.ndarray[Any, Any]: ...
 
 def search(
     problem: Any,
