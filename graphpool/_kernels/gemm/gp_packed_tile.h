@@ -52,6 +52,9 @@ GP_INLINE gp_vi gp_dot_bytes(gp_vi y, gp_vi x, gp_vi acc)
 #define GP_PAIR_ROWS 4
 #define GP_PAIR_WORDS 8
 
+/* Words ahead of which weights are fetched, since a processor does not see far enough behind branches. */
+#define GP_PAIR_AHEAD 8
+
 #if defined(__AVX2__)
 #define GP_FITTING 32 /* pairs whose limits are compared at once */
 #else
@@ -313,6 +316,13 @@ GP_INLINE void gp_tile_pair(const int is_together, const int rows, const int nv,
 {
     const int width = vectors * GP_VL;
     b += at * width;
+    GP_EACH(j, nv) {
+        const float *x = b + GP_PAIR_AHEAD * width + j / vectors * panel_step + j % vectors * GP_VL;
+        if (j * GP_VL % 16 == 0) { /* a line */
+            __builtin_prefetch(x);
+            __builtin_prefetch(x + width);
+        }
+    }
     GP_EACH(i, rows) {
         const gp_vi y = gp_splat_word(row[i] + at * 4), z = gp_splat_word(row[i] + at * 4 + 4);
         GP_EACH(j, nv) {
