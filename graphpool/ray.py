@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import InvalidArgumentError, explain, naming_the_extra
+from .errors import InvalidArgumentError, brief, explain, naming_the_extra
 from .rows import RowFunction
 from .runtime import Engine
 from .typing import parse_nbytes
@@ -61,6 +61,16 @@ def _worker_nbytes() -> int:
     return int(ray.get(measure.options(num_cpus=0, runtime_env=own).remote()))
 
 
+def _span_of_workers(workers: Any) -> tuple[int, int]:
+    """The least and the most."""
+    span = tuple(workers) if isinstance(workers, tuple | list) else (workers, workers)
+    is_right = len(span) == 2 and all(isinstance(count, int) and not isinstance(count, bool) for count in span)
+    if not is_right or not 1 <= span[0] <= span[1]:
+        accepted = "an int of at least 1, or the least and the most such as (1, 4)"
+        raise InvalidArgumentError(explain("workers", accepted=accepted, got=brief(workers)))
+    return span[0], span[1]
+
+
 def map_batches(
     dataset: ray.data.Dataset,
     model: Model,
@@ -105,7 +115,8 @@ def map_batches(
     Raises
     ------
     InvalidArgumentError
-        The model has no rows, sizes that are not declared, or no such inputs and outputs.
+        The model has no rows, sizes that are not declared, or no such inputs and outputs; no rows of a batch, or no
+        workers.
     UnsupportedError
         Ray is not installed.
 
@@ -130,12 +141,11 @@ def map_batches(
     nrows = function.rows_within(_BATCH_NBYTES, _MOST_ROWS) if batch_size is None else batch_size
     if not isinstance(nrows, int) or isinstance(nrows, bool) or nrows < 1:
         raise InvalidArgumentError(explain("batch_size", accepted="an int of at least 1", got=repr(batch_size)))
+    nthreads = model.engine.threads
+    span = None if workers is None else _span_of_workers(workers)
     fixed_nbytes = _worker_nbytes()
     block_nbytes = DataContext.get_current().target_max_block_size or 0
-    nthreads = model.engine.threads
-    if workers is None:
-        workers = 1, max(int(ray.cluster_resources().get("CPU", 1)) // nthreads, 1)
-    least, most = (workers, workers) if isinstance(workers, int) else workers
+    least, most = span or (1, max(int(ray.cluster_resources().get("CPU", 1)) // nthreads, 1))
     return dataset.map_batches(
         _Worker, fn_constructor_args=[[ray.put(function)]], batch_size=nrows, batch_format="numpy",
         compute=ActorPoolStrategy(min_size=least, max_size=most), num_cpus=nthreads,

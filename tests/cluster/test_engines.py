@@ -154,6 +154,13 @@ def test_ray_tells_the_row_that_does_not_fit(ray: Any, tmp_path: Path) -> None:
         results.take_all()
 
 
+@WITH["ray"]
+@pytest.mark.parametrize("workers", [0, True, (2, 1), (1, 2, 3), "2"])
+def test_no_workers_of_ray_are_refused_before_it_is_asked_for_any(workers: Any) -> None:
+    with load() as model, pytest.raises(gp.InvalidArgumentError, match=r"workers.*\(1, 4\).*got"):
+        gp.ray.map_batches(None, model, workers=workers)  # type: ignore[arg-type]
+
+
 def test_what_a_worker_of_ray_takes_is_measured_in_a_fresh_one(ray: Any) -> None:
     before = gp.ray._worker_nbytes()
     kept = ray.remote(lambda: globals().setdefault("kept", b"1" * (300 << 20))[:1])
