@@ -445,7 +445,8 @@ class Walk:
                 return self._add_data_dependent(node, inputs, captured)
         if self._limit_error is not None and host != "any":
             raise self._limit_error
-        reason = self._refusal or "graphpool has no ops for it"
+        refusal = self._refusal or _REFUSED_DOMAINS.get(node.domain, "")
+        reason = refusal or "graphpool has no ops for it"
         if self._is_expanding:
             raise NotConvertible(f"{node.op_type} of its definition: {reason}")
         misfit = self._misfit if node.op_type in _STRICT and node.domain in ("", "ai.onnx") else None
@@ -456,11 +457,13 @@ class Walk:
         need = needs_host(node, inputs, results)
         reason = need or reason
         if host == "none" or (host == "objects" and not need):
+            is_onnx = not node.domain or node.domain.startswith("ai.onnx")  # others have no host
             what, hint = f"node {label!r} ({node.op_type}) is not supported", "load with fallback=True"
-            raise UnsupportedError(explain(what, got=reason, hint=hint), node=label, op_type=node.op_type)
+            message = explain(what, got=reason, hint=hint if is_onnx else None)
+            raise UnsupportedError(message, node=label, op_type=node.op_type)
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         sources = list({id(value): value for value in read if not value.is_known}.values())
-        function = find_host_function(self._source, node, inputs, captured, sources, results, self._refusal)
+        function = find_host_function(self._source, node, inputs, captured, sources, results, refusal)
         for value in read:  # what is known counts among the constants of the form
             if value.is_known and value.is_plain and not isinstance(value.content, ShapeArray):
                 self.builder.tensor(value)
@@ -522,6 +525,11 @@ class Walk:
         found = DataDependent() if shape is None and is_array else None
         return Value(type_, self.builder.new_tensor(dtype, shape), data_dependent=found)
 
+
+_REFUSED_DOMAINS = {
+    "com.microsoft.nchwc": "weights that lie as one machine wants them: save the model at level ORT_ENABLE_EXTENDED",
+}
+"""Domain -> why none of its ops runs, and what to do."""
 
 _FEW_NODES = 128
 """Of a loop that is written out, which takes some tenths of a millisecond a node to compile.

@@ -131,3 +131,12 @@ def test_an_activation_that_has_no_expression_is_refused(attributes, reason):
     for fallback in (False, True):
         with pytest.raises(gp.UnsupportedError, match=reason):
             gp.onnx.load(model, fallback=fallback)
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_layouts_of_one_machine_are_refused_with_advice(fallback):
+    model, _ = case("Conv", [IMAGE, TAPS], ADDED).model()
+    model.graph.node[0].domain = "com.microsoft.nchwc"
+    model.opset_import.add(domain="com.microsoft.nchwc", version=1)
+    with pytest.raises(gp.UnsupportedError, match=r"save the model at level ORT_ENABLE_EXTENDED$"):
+        gp.onnx.load(model, fallback=fallback)
