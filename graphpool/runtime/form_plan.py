@@ -105,7 +105,6 @@ class TensorPlaces:
         self.hosted = [step for step in steps if step.compiled is None]
         functions = [k for k, step in enumerate(self.hosted) if not isinstance(step.function, InnerModels)]
         self.before_functions = self.hosted[: functions[-1]] if functions else []
-        self._functions = [self.hosted[k] for k in functions]
 
     def fresh_kinds(self, numbers: Mapping[int, int]) -> list[int]:
         """Of each result that a run makes, and whose shape is known, the number of its kind, whatever the sizes."""
@@ -129,9 +128,9 @@ class TensorPlaces:
 
     def host_room(self, tensors: Mapping[int, LogicalTensor]) -> HostRoom:
         """What the host functions take at most, but for those that run models, which count it themselves."""
-        if not self._functions and not self._copied_nbytes:
-            return NO_ROOM
-        return HostRoom.of(tensors, self._functions, self._copied_nbytes)
+        # asked anew: forms of GPUs, whose runs take what lies on the host otherwise, have none in `hosted`
+        functions = [step for step in self.hosted if not isinstance(step.function, InnerModels)]
+        return HostRoom.of(tensors, functions, self._copied_nbytes) if functions or self._copied_nbytes else NO_ROOM
 
 
 class FormPlan:
