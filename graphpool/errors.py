@@ -31,6 +31,7 @@ __all__ = [
     "UnsupportedError",
     "brief",
     "check_choice",
+    "check_count",
     "explain",
     "naming_the_extra",
 ]
@@ -63,6 +64,13 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
     if isinstance(value, str) and value in accepted:
         return value
     raise InvalidArgumentError(explain(what, accepted=", ".join(accepted), got=brief(value)))
+
+
+def check_count(what: str, value: object) -> int:
+    """The value itself when it is an int of at least 1, no bool; else InvalidArgumentError, which names `what`."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise InvalidArgumentError(explain(what, accepted="an int of at least 1", got=brief(value)))
 
 
 @contextmanager

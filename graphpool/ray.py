@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import InvalidArgumentError, brief, explain, naming_the_extra
+from .errors import InvalidArgumentError, brief, check_count, explain, naming_the_extra
 from .rows import RowFunction
 from .runtime import Engine
 from .typing import parse_nbytes
@@ -139,8 +139,7 @@ def map_batches(
         from ray.data import ActorPoolStrategy, DataContext
     function = RowFunction(model, columns=columns, outputs=outputs, keep=keep, store=store)
     nrows = function.rows_within(_BATCH_NBYTES, _MOST_ROWS) if batch_size is None else batch_size
-    if not isinstance(nrows, int) or isinstance(nrows, bool) or nrows < 1:
-        raise InvalidArgumentError(explain("batch_size", accepted="an int of at least 1", got=repr(batch_size)))
+    check_count("batch_size", nrows)
     nthreads = model.engine.threads
     span = None if workers is None else _span_of_workers(workers)
     fixed_nbytes = _worker_nbytes()

@@ -12,7 +12,7 @@ import numpy as np
 
 from graphpool._dataclasses import dataclass
 
-from ..errors import InvalidArgumentError, brief, explain
+from ..errors import InvalidArgumentError, brief, check_count, explain
 from ..serve.run_times import RunTimes
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ class Service:
 
     def __post_init__(self) -> None:
         for name in ("workers", "most_rows", "max_requests"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InvalidArgumentError(explain(name, accepted="an int of at least 1", got=brief(value)))
+            check_count(name, getattr(self, name))
         for name, least, rank in (("join_delay_s", 0.0, 0), ("deadline_s", 5e-324, 0), ("overhead_s", 0.0, 1)):
             if not _are_seconds(getattr(self, name), least, rank):
                 accepted = f"seconds, finite and {'above' if least else 'at least'} 0"

@@ -13,7 +13,7 @@ from ..backends.cpu.backend import relowering
 from ..backends.cpu.place.merging import fused_steps, place_steps
 from ..backends.cpu.place.stages import StageTimer
 from ..backends.cpu.place.streams import step_signature
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, check_count, explain
 from ..runtime import Engine
 from ..runtime.costs import cost_key, program_key, stage_key, stage_latencies, step_costs
 from ..runtime.executable import Executable
@@ -134,8 +134,7 @@ def profile_ops(
     given = inputs_or_random(model, inputs)
     threads = model.engine.threads if threads is None else threads
     for name, value in (("threads", threads), ("repeats", repeats)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidArgumentError(explain(name, accepted="an int of at least 1", got=repr(value)))
+        check_count(name, value)
     if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s < math.inf:
         message = explain("timeout_s", accepted="a finite number of seconds, at least 0", got=repr(timeout_s))
         raise InvalidArgumentError(message, timeout_s=timeout_s)

@@ -28,6 +28,7 @@ from ..errors import (
     OutOfMemoryError,
     StateError,
     brief,
+    check_count,
     explain,
 )
 from ..typing import parse_nbytes
@@ -127,9 +128,9 @@ class Service:
             raise InvalidArgumentError(explain("join_delay_s", accepted="0 to deadline_s", got=brief(join_delay_s)))
         self._max_request_nbytes = parse_nbytes(max_request)
         pending_nbytes = max(parse_nbytes(max_pending), self._max_request_nbytes)
-        self._admission = Admission(_count("max_requests", max_requests), pending_nbytes)
+        self._admission = Admission(check_count("max_requests", max_requests), pending_nbytes)
         self._metrics = Metrics(self.engine, self._admission)
-        nworkers = self.engine.threads if workers is None else _count("workers", workers)
+        nworkers = self.engine.threads if workers is None else check_count("workers", workers)
         self._runners = ThreadPoolExecutor(nworkers, "graphpool-serve")
         self._parser = ThreadPoolExecutor(1, "graphpool-parse")
         self._queue = RunQueue(self._runners, nworkers, join_delay_s, self.deadline_s, self._on_run)
@@ -470,9 +471,3 @@ def _positive(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise InvalidArgumentError(explain(name, accepted="seconds above 0", got=brief(value)))
     return float(value)
-
-
-def _count(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidArgumentError(explain(name, accepted="an int of at least 1", got=brief(value)))
-    return value
