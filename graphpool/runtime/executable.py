@@ -31,7 +31,7 @@ from .untouched import touched_spans, untouched_nbytes
 from .variable_form import SizedTensors
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, MutableMapping
 
     from graphpool._size_bounds import SizeBounds
     from graphpool._size_program import SizeValues
@@ -116,7 +116,6 @@ class Executable(ResizableForm):
         self.precomputed, self.is_planned = form.precomputed, is_planned
         self._keeps_constants = weights == "cached"
         self._engine, self._name, self._states = engine, name, states
-        self._holder = f"programs of {name}"
         self._layout: RangeLayout | None = None
         self._stream = Stream(engine) if stream is None else stream
         made = steps or FormSteps(form, engine, kept_weights(weights), options, variable, states)
@@ -271,13 +270,14 @@ class Executable(ResizableForm):
         other._become(self, not exactly and layout is None)
         other.form = self.form  # which trips of loops read
         other._tensors, other._values, other._plain, other._described = tensors, values, None, None
-        other._programs = self._by_step(programs)
+        made = iter(programs)
+        other._programs = [None if step.compiled is None else next(made) for step in self._steps]
         other._make_plan(self, values, layout)
         other.own_nbytes = sum([program.nbytes for program in programs])
         other.programs_nbytes = self.programs_nbytes + other.own_nbytes
         nbytes = other.own_nbytes + other.arena_nbytes + other.host_nbytes
         other._make_runner(self)
-        charge = partial(self._engine.budget.charge, other.own_nbytes, holder=self._holder)
+        charge = partial(self._engine.budget.charge, other.own_nbytes, holder=f"programs of {self._name}")
         try:
             self._engine.queue.charge_form(charge, nbytes, self._results, other.results_nbytes, holder=self._name)
         except BaseException:
@@ -286,13 +286,6 @@ class Executable(ResizableForm):
         other._need_nbytes = other.arena_nbytes
         self._arenas.enter(other._need_nbytes)
         return other
-
-    def _by_step(self, programs: Sequence[Program]) -> list[Program | None]:
-        """Of each step its program, of these of the compiled ones."""
-        if len(programs) == len(self._steps):
-            return [*programs]
-        made = iter(programs)
-        return [None if step.compiled is None else next(made) for step in self._steps]
 
     # ---- running
 

@@ -74,8 +74,6 @@ class Symbols:
         With sizes where they may vary.
     places : list of list of (name, int)
         Of each of these the inputs and axes where it stands.
-    ranks : dict of name to int or None
-        Of each input.
     """
 
     def __init__(self, dims: Mapping[Any, Any], shapes: Mapping[Any, Any], trace: Trace) -> None:
@@ -104,7 +102,7 @@ class Symbols:
         for name, given in self.shapes.items():
             if given is not None:
                 self.shapes[name] = tuple([dim.of(known) if isinstance(dim, SizeSum) else dim for dim in given])
-        self.ranks: dict[Any, int | None] = {
+        self._ranks: dict[Any, int | None] = {
             name: None if shape is None else len(shape) for name, shape in shapes.items()
         }
 
@@ -113,7 +111,7 @@ class Symbols:
 
         What stands in the shapes for sizes need not be numbers.
         """
-        return symbol_values(self.places, self.ranks, shapes)
+        return symbol_values(self.places, self._ranks, shapes)
 
 
 class SizedTensors(Mapping[int, "LogicalTensor"]):
@@ -215,7 +213,7 @@ class VariableForm:
 
         Those that only say what is faster count if `exactly`.
         """
-        symbols = symbol_values(self._symbols.places, self._symbols.ranks, shapes)
+        symbols = self._symbols.values(shapes)
         return None if symbols is None else self._program.compute(symbols, exactly)
 
     def symbols_at(self, values: SizeValues) -> list[int]:

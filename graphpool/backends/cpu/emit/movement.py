@@ -27,7 +27,7 @@ def lower_reshape(lowering: Lowering, op: Op) -> None:
     """
     source, result = lowering.value(op.inputs[0].id), op.outputs[0].id
     shape, place = lowering.shapes[result], lowering.place(result)
-    if place is not None and place.is_dense and place.layout is None:
+    if place is not None and place.is_plain_block:
         slot = place.reshaped(source.shape)
         if not source.is_at(slot):
             lowering.move(source, slot)

@@ -185,7 +185,7 @@ class Lowering(Emitter):
         """Let a tensor that is computed lie where its reshape should, if that place is known and without gaps."""
         place = self._targets.get(result_id) or self._homes.get(result_id)
         is_free = not any(tensor_id in taken for taken in (self._values, self._targets, self._homes))
-        if is_free and place is not None and place.is_dense and place.layout is None:
+        if is_free and place is not None and place.is_plain_block:
             self.settle(tensor_id, place.reshaped(self.shapes[tensor_id]))
 
     def home(self, tensor_id: int) -> Value | None:

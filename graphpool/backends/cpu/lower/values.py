@@ -72,6 +72,11 @@ class Value(NamedTuple):
         return self.lies_in(range(len(self.shape)))
 
     @property
+    def is_plain_block(self) -> bool:
+        """Whether it is dense and not packed, so that it can be seen under another shape."""
+        return self.is_dense and self.layout is None
+
+    @property
     def is_whole(self) -> bool:
         """Whether the elements are all that the buffer holds."""
         return self.buffer.nbytes == self.dtype.nbytes(prod(self.shape))
