@@ -48,8 +48,8 @@ FLOOR = 2e-5
 MATCHING_NORM = 3e-3
 FEW = 1024
 
-CHUNK = 1 << 22
-"""Elements that are compared at a time."""
+CHUNK = 1 << 16
+"""Elements that are compared at a time, in cache."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def _first_maximum(meetings: Sequence[Meeting], x: Array, out_sizes: Sequence[in
     return chosen
 
 
-@reference("MaxPoolBackward")
+@reference("MaxPoolBackward", "channelwise")
 def _max_pool_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
     x, diff = to_ncx(src, attrs["data_format"]), to_ncx(diff_dst, attrs["data_format"])
     meetings = list(_window(attrs, x.shape[2:]).meetings(x.shape[2:], diff.shape[2:]))

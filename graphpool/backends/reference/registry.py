@@ -16,8 +16,8 @@ from graphpool.typing import DataType
 
 from .rounding import round_to, widen
 
-BLOCK = 1 << 24
-"""Elements of a source from which on a kind with independent channels is evaluated block by block: 128 MiB widened."""
+BLOCK = 1 << 20
+"""Elements of a source from which on a kind with independent channels is evaluated block by block: 8 MiB widened."""
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Attrs: TypeAlias = Mapping[str, Any]

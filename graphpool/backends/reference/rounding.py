@@ -10,6 +10,9 @@ from graphpool.typing import DataType
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
+BLOCK = 1 << 14
+"""Elements that are rounded at a time, so that intermediates stay in cache."""
+
 
 def widen(array: _Array) -> _Array:
     """`array` as float64, int64, uint64 or bool: the same values, in a type that the reference computes in."""
@@ -55,14 +58,18 @@ def _saturate(array: _Array, dtype: DataType) -> _Array:
 def _to_odd_f32(array: _Array) -> _Array:
     """Round float64 to float32 to odd, so that rounding again to 8 or fewer bits equals rounding once.
 
-    An inexact result whose last bit is even is replaced by its odd neighbour on the side of the exact value.
+    What is inexact is rounded towards zero, and its last bit set.
     Source: Boldo and Melquiond, "When double rounding is odd", 2005.
     """
-    nearest = array.astype(np.float32)
-    even = nearest.view(np.uint32) & 1 == 0
-    inexact = ~np.isnan(array) & (nearest.astype(np.float64) != array)
-    toward = np.where(array > nearest, np.float32(np.inf), np.float32(-np.inf))
-    return np.asarray(np.where(inexact & even, np.nextafter(nearest, toward), nearest))
+    result = np.empty(array.shape, np.float32)
+    source, target = array.reshape(-1), result.reshape(-1)
+    for start in range(0, source.size, BLOCK):
+        exact, nearest = source[start : start + BLOCK], target[start : start + BLOCK]
+        nearest[...] = exact
+        back, bits = nearest.astype(np.float64), nearest.view(np.uint32)
+        bits -= np.abs(back) > np.abs(exact)
+        bits |= back != exact
+    return result
 
 
 def _saturate_f8(array: _Array, dtype: DataType) -> _Array:
