@@ -210,8 +210,8 @@ class Model(Ranked):
             The input, of shape (batch, length), whose zeros hide positions from the model, such as
             ``attention_mask``. Requests of like lengths are then filled up with zeros and run as one batch, and results
             cut to the request's own size; they may differ from those of `run` in the last places, as between kernels.
-            All inputs have the batch by one name (`shapes` gives dimensions names), and every output has a row for each
-            of its rows.
+            All inputs have the batch, by the name that the mask has for it (`shapes` gives dimensions names) or as
+            their first dimension, and every output has a row for each of its rows.
             None: requests run side by side, one on each thread of the engine, with the results of `run`.
         most_rows : int, default=8
             Of a batch.

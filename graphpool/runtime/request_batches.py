@@ -112,11 +112,19 @@ class Padding:
             )
         self._rows, self._length = own
         self._inputs, self._outputs, self._mask, self._most_rows = inputs, outputs, mask, int(most_rows)
-        self._ports, self._dims = InputPorts(inputs), dims
+        self._ports, self._rows_names = InputPorts(inputs), {self._rows}
+        for axes in filter(None, dims.values()):
+            if self._rows not in axes and axes[0] != self._length:  # exporters name what nothing says to be equal apart
+                self._rows_names.add(axes[0])
+        self._dims = {name: None if axes is None else self._with_rows(axes) for name, axes in dims.items()}
         for port in inputs:
-            axes = dims[port.name]
+            axes = self._dims[port.name]
             if axes is None or port.dtype is None or axes.count(self._rows) != 1 or None in axes:
                 raise self._refusal(port, "all others numbers or names, which `shapes` gives")
+
+    def _with_rows(self, dims: Sequence[Any]) -> tuple[Any, ...]:
+        """Dimensions, of which those that are rows have the mask's name for them."""
+        return tuple([self._rows if isinstance(dim, str) and dim in self._rows_names else dim for dim in dims])
 
     def _refusal(self, port: ModelPort, others: str) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -146,7 +154,8 @@ class Padding:
         own, found = (self._rows, self._length), form.origins(port.name)
         if found is None:
             known = set(given.values())
-            dims: list[Any] = [dim if isinstance(dim, int) or dim in known else None for dim in port.shape or ()]
+            named = self._with_rows(port.shape or ())
+            dims: list[Any] = [dim if isinstance(dim, int) or dim in known else None for dim in named]
         else:
             dims = [size if isinstance(size, int) else given.get(size) for size in found]
         if None in dims or dims.count(self._rows) != 1 or port.dtype is None:

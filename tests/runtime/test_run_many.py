@@ -120,16 +120,37 @@ def test_how_outputs_are_cut_follows_from_the_model_not_from_their_names(engine,
         assert model.stats().runs - before == 3  # those without positions or rows run alone
 
 
-def test_dimensions_of_inputs_may_be_declared_to_be_one(engine):
-    """The batch of the mask has a name of its own in files of some exporters."""
+def test_rows_of_inputs_may_have_names_of_their_own(engine):
+    """As in files of exporters which name apart what nothing says to be equal."""
     rng = np.random.default_rng(7)
     requests = [request(rng, rows, 8 - rows) for rows in (1, 2, 1)]
     proto = named(HIDING)
     proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "c"
+    with gp.onnx.load(proto, engine=engine) as model:
+        wanted = [model.run(one) for one in requests]
+        before = model.stats().runs
+        check(model.run_many(requests, mask="mask"), wanted, exact=False)
+        assert model.stats().runs - before == 1
+        with pytest.raises(gp.InvalidArgumentError, match=r"input 'x': c; accepted: that of 'mask': \(1, 7\)"):
+            model.run_many([requests[0] | {"x": requests[1]["x"][:, :7].repeat(2, 1)[:, :7]}], mask="mask")
+
+
+def test_dimensions_of_inputs_may_be_declared_to_be_one(engine):
+    """Where rows are neither the first dimension nor named as those of the mask."""
+    rng = np.random.default_rng(7)
+    requests = [request(rng, rows, 8 - rows) for rows in (1, 2, 1)]
+    for one in requests:
+        one["x"] = one["x"].swapaxes(0, 1).copy()
+    turned = Node("Transpose", ["turned"], ["x"], perm=[1, 0, 2])
+    inputs = {"turned": ("f", "n", "b", 6), "mask": ("i", "b", "n")}
+    case = DynamicModel((turned, *HIDING.nodes), inputs, HIDING.outputs, HIDING.constants, HIDING.sizes)
+    requests = [{"turned": one["x"], "mask": one["mask"]} for one in requests]
+    proto = named(case)
+    proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "c"
     with (
         gp.onnx.load(proto, engine=engine) as model,
         pytest.raises(
-            gp.InvalidArgumentError, match=r"'x' of a model whose .* with one dimension 'c'.* got: f32 \[b, "
+            gp.InvalidArgumentError, match=r"'turned' of a model whose .* with one dimension 'c'.* got: f32 \[n, b"
         ),
     ):
         model.run_many(requests, mask="mask")
