@@ -116,7 +116,7 @@ class Padding:
         for axes in filter(None, dims.values()):
             if self._rows not in axes and axes[0] != self._length:  # exporters name what nothing says to be equal apart
                 self._rows_names.add(axes[0])
-        self._dims = {name: None if axes is None else self._with_rows(axes) for name, axes in dims.items()}
+        self._dims: dict[str, Any] = {name: axes and self._with_rows(axes) for name, axes in dims.items()}
         for port in inputs:
             axes = self._dims[port.name]
             if axes is None or port.dtype is None or axes.count(self._rows) != 1 or None in axes:

@@ -26,14 +26,17 @@ if TYPE_CHECKING:
 def _reshape(n: NodeView) -> Value:
     wanted, shape = n.ints("shape", 1), n[0].shape
     n.require(wanted is not None, "no shape")
-    dims = list(wanted or ())
-    if not n.attr("allowzero", 0):
+    dims, keeps_zero = list(wanted or ()), n.attr("allowzero", 0)
+    if not keeps_zero:
         dims = [shape[axis] if dim == 0 else dim for axis, dim in enumerate(dims)]
     n.check(dims.count(-1) < 2, "shape", "at most one -1", wanted)
     if -1 in dims:
-        rest = prod(dim for dim in dims if dim != -1)
+        whole, rest = prod(shape), prod(dim for dim in dims if dim != -1)
+        if keeps_zero and rest == 0:  # ONNX leaves open what it is: what it would be if one element were there
+            whole, rest = prod(dim for dim in shape if dim != 0), prod(dim for dim in dims if dim not in (0, -1))
+            n.require(whole % rest == 0, "-1 beside a dimension of 0")
         n.require(rest != 0, "-1 beside a dimension of 0")
-        dims[dims.index(-1)] = prod(shape) // rest
+        dims[dims.index(-1)] = whole // rest
     return n.reshape(n[0], dims)
 
 

@@ -19,6 +19,37 @@ def test_reshape(shape, is_constant):
     assert check_against_evaluator(*model) == 0
 
 
+def reshape_that_keeps_zeros(shape, wanted):
+    """The shape that a Reshape with `allowzero` gives to an array of ones."""
+    infos = [helper.make_tensor_value_info("x", 1, ["a", "b", "c"]), helper.make_tensor_value_info("y", 1, None)]
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"], allowzero=1)
+    constants = [numpy_helper.from_array(ints(*wanted), "shape")]
+    graph = helper.make_graph([node], "g", infos[:1], infos[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with gp.onnx.load(model) as loaded:
+        return loaded.run({"x": np.ones(shape, "float32")})["y"].shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "result"),
+    [
+        ((2, 0, 12), (2, 0, -1, 4), (2, 0, 3, 4)),
+        ((0, 3, 12), (0, -1), (0, 36)),
+        ((5, 0, 4), (-1, 0, 4), (5, 0, 4)),
+        ((0, 2, 4), (0, -1, 0), (0, 8, 0)),
+    ],
+)
+def test_reshape_of_nothing_whose_zeros_stay(shape, wanted, result):
+    """PyTorch's exports meet it in empty batches; results are those of ONNX Runtime, since ONNX leaves them open."""
+    assert reshape_that_keeps_zeros(shape, wanted) == result
+
+
+@pytest.mark.parametrize(("shape", "wanted"), [((5, 0, 4), (0, -1, 3)), ((5, 2, 4), (0, -1))])
+def test_reshape_that_no_size_fits_beside_zeros_that_stay(shape, wanted):
+    with pytest.raises(gp.GraphpoolError, match="Reshape"):
+        reshape_that_keeps_zeros(shape, wanted)
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1, 4])
 def test_flatten(axis):
     assert check_against_evaluator(*node_model("Flatten", [X], axis=axis)) == 0
