@@ -39,7 +39,7 @@ static void move_pixels(const void *params, const char *src, int64_t count, char
         to[x * pixel + ic] = 0;
 }
 
-static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixels *pixels,
+static void task(const gp_conv_blocks *b, void *const *args, gp_conv_pixels *pixels,
                  const gp_conv_columns *columns, char *scratch)
 {
     const gp_conv_bf16 *p = (const gp_conv_bf16 *)b;

@@ -45,6 +45,9 @@ typedef struct {
     int is_new;       /* whether they are others than those of the task before */
     int zero;         /* each byte of the padding */
     char *tiles;      /* their words for AMX (gp_amx.h), if there is */
+#if GP_HAS_AMX
+    gp_amx_matrix matrix;
+#endif
     char *room;       /* the staged source */
 } gp_conv_pixels;
 
@@ -55,7 +58,7 @@ typedef struct {
     int64_t dst, residual; /* elements to the first result */
 } gp_conv_columns;
 
-typedef void (*gp_conv_task_fn)(const gp_conv_blocks *p, void *const *args, const gp_conv_pixels *pixels,
+typedef void (*gp_conv_task_fn)(const gp_conv_blocks *p, void *const *args, gp_conv_pixels *pixels,
                                 const gp_conv_columns *columns, char *scratch);
 
 #define GP_RUNS_PARAMETERS                                                                                             \
@@ -133,14 +136,40 @@ static void gp_find_pixels(const gp_conv_blocks *p, const char *src, int64_t num
 }
 
 #if GP_HAS_AMX
-/* Brings the pixels of a task to tiles. */
-static void gp_pack_pixels(const gp_conv_blocks *p, const gp_conv_pixels *pixels)
+/* Finds how the pixels of a task follow one another, if the same number of bytes leads from each to the next, of which
+ * those between two lines are no more than a quarter of all. */
+static void gp_find_lying(const gp_conv_blocks *p, const gp_conv_pixels *pixels, gp_amx_matrix *matrix)
 {
-    const int64_t rows = pixels->at.rows * pixels->at.cols, words = p->runs * p->words, depth = gp_amx_depth(words);
+    const int64_t lines = pixels->at.rows, cols = pixels->at.cols;
+    const char *const *row = pixels->row;
+    *matrix = (gp_amx_matrix){.rows = lines * cols, .cols = cols, .pitch = cols};
+    if (p->words % GP_AMX_WORDS || cols == 1)
+        return;
+    const int64_t step = row[1] - row[0], line = lines > 1 ? row[cols] - row[0] : step * cols;
+    if (step <= 0 || line < step * cols || line % step)
+        return;
+    const int64_t rows = (lines - 1) * (line / step) + cols;
+    if (rows < 2 * GP_AMX_ROWS || gp_amx_depth(rows) * 4 > gp_amx_depth(lines * cols) * 5)
+        return;
+    matrix->lying = (gp_amx_source){row[0], step, GP_AMX_ROWS * step, 64, p->runs, p->words, pixels->run};
+    matrix->blocks = rows / (2 * GP_AMX_ROWS);
+    matrix->rows = rows;
+    matrix->pitch = line / step;
+}
+
+/* Brings the pixels of a task to tiles that cannot be loaded from where they are. */
+static void gp_pack_pixels(const gp_conv_blocks *p, gp_conv_pixels *pixels)
+{
+    gp_amx_matrix *matrix = &pixels->matrix;
+    gp_find_lying(p, pixels, matrix);
+    const int64_t words = p->runs * p->words, depth = gp_amx_depth(words), lying = matrix->blocks * 2 * GP_AMX_ROWS;
+    matrix->packed = gp_amx_tiles(pixels->tiles, words, depth);
     gp_amx_piece *pieces = (gp_amx_piece *)(pixels->tiles + gp_amx_depth(p->block_rows * p->block_cols) * depth * GP_AMX_NBYTES);
     const int64_t count = gp_amx_find_pieces(pixels->run, p->runs, p->words, pieces);
-    for (int64_t i = 0; i < rows; i++)
-        gp_amx_pack_row(pixels->row[i], pieces, count, words, i, depth, pixels->tiles);
+    for (int64_t i = lying; i < matrix->rows; i++)
+        if (i % matrix->pitch < matrix->cols)
+            gp_amx_pack_row(pixels->row[i / matrix->pitch * matrix->cols + i % matrix->pitch], pieces, count, words,
+                            i - lying, depth, pixels->tiles);
 }
 #endif
 
@@ -151,9 +180,7 @@ static void gp_multiply_panels(const gp_conv_blocks *p, const gp_conv_pixels *pi
     int64_t rows = pixels->at.rows * pixels->at.cols;
 #if GP_HAS_AMX
     if (gp_takes_amx(GP_CONV_TYPE, rows)) {
-        const int64_t words = p->runs * p->words;
-        gp_amx_multiply(GP_CONV_TYPE, rows, column, words, pixels->tiles, gp_amx_depth(words) * GP_AMX_NBYTES, b,
-                        words * GP_PANEL, sink, queue);
+        gp_amx_multiply(GP_CONV_TYPE, column, &pixels->matrix, b, p->runs * p->words * GP_PANEL, sink, queue);
         return;
     }
 #endif
@@ -167,7 +194,7 @@ static void gp_multiply_panels(const gp_conv_blocks *p, const gp_conv_pixels *pi
 }
 
 /* The products of a task; the sink begins at its first result. */
-static void gp_multiply(const gp_conv_blocks *p, const gp_conv_pixels *pixels, const gp_conv_columns *columns,
+static void gp_multiply(const gp_conv_blocks *p, gp_conv_pixels *pixels, const gp_conv_columns *columns,
                         gp_packed_sink sink)
 {
     const int64_t rows = pixels->at.rows * pixels->at.cols, ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS;

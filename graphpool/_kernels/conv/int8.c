@@ -81,7 +81,7 @@ static void find_largest(const gp_conv_blocks *b, const gp_conv_pixels *pixels)
 }
 #endif
 
-static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixels *pixels,
+static void task(const gp_conv_blocks *b, void *const *args, gp_conv_pixels *pixels,
                  const gp_conv_columns *columns, char *scratch)
 {
     const gp_conv_s8 *p = (const gp_conv_s8 *)b;

@@ -1,9 +1,11 @@
 /* Products of words by AMX: tiles of 16 rows of 64 bytes, which one instruction multiplies and adds to a tile of sums.
  *
  * Panels are in its layout as they are: 16 words of 16 columns are a tile of B, its rows as far apart as those of the panel.
- * Rows of A come to scratch as tiles, 16 rows by 16 words one behind the other, zeros behind the last word, so that their
- * place in memory does not matter and loads fill whole lines. 32 rows by a panel are multiplied at a time: four tiles of
- * sums, two of A, two of B, 16 cycles for each of four products, in which four tiles are loaded. Sums then go to memory, and
+ * Rows of A are loaded from where they lie, if so many bytes lead from each to the next and their words are whole tiles: of
+ * a convolution those of the pixels of a line, and what lies between the lines is multiplied too and then left out. Other
+ * rows come to scratch as tiles, 16 rows by 16 words one behind the other, zeros behind the last word, so that their place
+ * in memory does not matter and loads fill whole lines. 32 rows by a panel are multiplied at a time: four tiles of sums, two
+ * of A, two of B, 16 cycles for each of four products, in which four tiles are loaded. Sums then go to memory, and
  * are finished there while the next ones are in the making: a few rows behind each step along k, since tiles are multiplied
  * beside what vectors do, but no processor looks so far ahead by itself.
  *
@@ -53,6 +55,7 @@ typedef struct gp_amx_queue {
     const char *ahead;               /* what a step fetches for later ones, so many lines */
     int64_t ahead_lines;
     int64_t left;                    /* rows that wait */
+    int64_t at, cols, pitch;         /* place of the first of them in its line, of which `cols` of `pitch` rows count */
     gp_packed_sink sink;             /* of the first of them */
 } gp_amx_queue;
 
@@ -63,15 +66,28 @@ GP_INLINE void gp_amx_start(gp_amx_queue *queue, const gp_finish_fn (*finish)[4]
     queue->finish = finish;
 }
 
+/* Leaves out the rows between two lines, if those that wait begin with some. */
+GP_INLINE void gp_amx_skip(gp_amx_queue *queue)
+{
+    if (queue->at < queue->cols)
+        return;
+    const int64_t count = gp_min(queue->left, queue->pitch - queue->at);
+    queue->sink.partial += count * GP_AMX_PITCH;
+    queue->left -= count;
+    queue->at = queue->at + count == queue->pitch ? 0 : queue->at + count;
+}
+
 /* Finishes some of the rows that wait, if any do. */
 GP_INLINE void gp_amx_finish_some(gp_amx_queue *queue)
 {
     if (queue->left <= 0)
         return;
-    const int64_t height = gp_min(queue->left, GP_TILE_ROWS);
+    const int64_t height = gp_min(gp_min(queue->left, GP_TILE_ROWS), queue->cols - queue->at);
     queue->finish[height - 1][queue->column](&queue->sink);
     gp_sink_down(&queue->sink, height);
     queue->left -= height;
+    queue->at += height;
+    gp_amx_skip(queue);
 }
 
 GP_INLINE void gp_amx_finish_all(gp_amx_queue *queue)
@@ -155,6 +171,31 @@ GP_INLINE void gp_amx_pack_row(const char *row, const gp_amx_piece *piece, int64
     }
 }
 
+/* Rows of A as tiles are loaded of them: runs of `words` words, each run[r] bytes behind where a row begins. Bytes from a row
+ * to the next, to that behind a tile, and from a tile to the next along k. */
+typedef struct {
+    const char *data;
+    int64_t row, next, step;
+    int64_t runs, words;
+    const int64_t *run;
+} gp_amx_source;
+
+static const int64_t gp_amx_one_run = 0;
+
+/* Such of rows that have been brought to tiles. */
+GP_INLINE gp_amx_source gp_amx_tiles(const char *tiles, int64_t words, int64_t depth)
+{
+    return (gp_amx_source){tiles, GP_AMX_NBYTES / GP_AMX_ROWS, depth * GP_AMX_NBYTES, GP_AMX_NBYTES, 1, words,
+                           &gp_amx_one_run};
+}
+
+/* All rows: `blocks` times two tiles of them where they lie, the others as tiles. Of each `pitch` rows the first `cols`
+ * count. */
+typedef struct {
+    gp_amx_source lying, packed;
+    int64_t blocks, rows, cols, pitch;
+} gp_amx_matrix;
+
 GP_INLINE void gp_amx_dot(const enum gp_packed_type type, const int tall, const int wide)
 {
     if (type == GP_PACKED_S8) {
@@ -177,13 +218,13 @@ GP_INLINE void gp_amx_dot(const enum gp_packed_type type, const int tall, const 
 }
 
 /* One step along k of gp_amx_panel: a tile of each row of tiles by one of each vector of columns. */
-GP_INLINE void gp_amx_step(const enum gp_packed_type type, const int tall, const int wide, const char *a, int64_t a_next,
-                           const float *b, gp_amx_queue *queue)
+GP_INLINE void gp_amx_step(const enum gp_packed_type type, const int tall, const int wide, const char *a,
+                           const gp_amx_source *source, const float *b, gp_amx_queue *queue)
 {
     const int64_t row = (wide ? GP_PANEL : GP_VL) * 4;
-    _tile_loadd(4, a, 64);
+    _tile_loadd(4, a, source->row);
     if (tall)
-        _tile_loadd(5, a + a_next, 64);
+        _tile_loadd(5, a + source->next, source->row);
     _tile_loadd(6, b, row);
     if (wide)
         _tile_loadd(7, b + GP_VL, row);
@@ -192,10 +233,9 @@ GP_INLINE void gp_amx_step(const enum gp_packed_type type, const int tall, const
 }
 
 /* Sums of 16 rows, or of 32 where they are tall, by a panel, or by half of one where it is not wide: from `from` on at steps
- * of from_nbytes bytes to `to`. a: tiles, the second 16 rows a_next bytes behind the first. */
-GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, const int wide, int64_t words, const char *a,
-                            int64_t a_next, const float *b, const float *from, int64_t from_nbytes, float *to,
-                            gp_amx_queue *queue)
+ * of from_nbytes bytes to `to`. */
+GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, const int wide, const gp_amx_source *a,
+                            const float *b, const float *from, int64_t from_nbytes, float *to, gp_amx_queue *queue)
 {
     const int width = wide ? GP_PANEL : GP_VL;
     const int64_t down = GP_AMX_ROWS * from_nbytes / (int64_t)sizeof *from;
@@ -207,17 +247,22 @@ GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, cons
         _tile_loadd(2, from + down, from_nbytes);
     if (tall && wide)
         _tile_loadd(3, from + down + GP_VL, from_nbytes);
-    for (; words >= GP_AMX_WORDS; words -= GP_AMX_WORDS, a += GP_AMX_NBYTES, b += GP_AMX_WORDS * width) {
-        gp_amx_step(type, tall, wide, a, a_next, b, queue);
-        for (int64_t i = queue->ahead_lines; i; i--, queue->ahead += 64)
-            _mm_prefetch(queue->ahead, _MM_HINT_T1);
+    const char *at = a->data;
+    int64_t words = 0;
+    for (int64_t r = 0; r < a->runs; r++) {
+        at = a->data + a->run[r];
+        for (words = a->words; words >= GP_AMX_WORDS; words -= GP_AMX_WORDS, at += a->step, b += GP_AMX_WORDS * width) {
+            gp_amx_step(type, tall, wide, at, a, b, queue);
+            for (int64_t i = queue->ahead_lines; i; i--, queue->ahead += 64)
+                _mm_prefetch(queue->ahead, _MM_HINT_T1);
+        }
     }
     if (words > 0) { /* behind the last word of a panel may be the end of all: what is left is copied, zeros behind */
         float rest[GP_AMX_WORDS * GP_PANEL] __attribute__((aligned(64)));
         for (int64_t i = 0; i < GP_AMX_WORDS * width; i += GP_VL)
             gp_store(rest + i, i < words * width ? gp_load(b + i) : (gp_vf){0});
         gp_amx_fence();
-        gp_amx_step(type, tall, wide, a, a_next, rest, queue);
+        gp_amx_step(type, tall, wide, at, a, rest, queue);
     }
     const int64_t row = GP_AMX_PITCH * 4;
     _tile_stored(0, to, row);
@@ -232,31 +277,31 @@ GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, cons
 }
 
 /* Sums of up to 32 rows by a group of panels, which begin with those at `from`, rows from_nbytes bytes apart, and go to `to`,
- * rows GP_AMX_PITCH apart. a: tiles, the second 16 rows a_next bytes behind the first. */
-GP_INLINE void gp_amx_group(const enum gp_packed_type type, int64_t rows, int column, int64_t words, const char *a,
-                            int64_t a_next, const float *b, int64_t panel_step, const float *from, int64_t from_nbytes,
-                            float *to, gp_amx_queue *queue)
+ * rows GP_AMX_PITCH apart. */
+GP_INLINE void gp_amx_group(const enum gp_packed_type type, int64_t rows, int column, const gp_amx_source *a,
+                            const float *b, int64_t panel_step, const float *from, int64_t from_nbytes, float *to,
+                            gp_amx_queue *queue)
 {
     const int panels = gp_column_panels(column);
     for (int panel = 0; panel < panels; panel++, b += panel_step, from += GP_PANEL, to += GP_PANEL) {
         if (rows > GP_AMX_ROWS && column)
-            gp_amx_panel(type, 1, 1, words, a, a_next, b, from, from_nbytes, to, queue);
+            gp_amx_panel(type, 1, 1, a, b, from, from_nbytes, to, queue);
         else if (rows > GP_AMX_ROWS)
-            gp_amx_panel(type, 1, 0, words, a, a_next, b, from, from_nbytes, to, queue);
+            gp_amx_panel(type, 1, 0, a, b, from, from_nbytes, to, queue);
         else if (column)
-            gp_amx_panel(type, 0, 1, words, a, a_next, b, from, from_nbytes, to, queue);
+            gp_amx_panel(type, 0, 1, a, b, from, from_nbytes, to, queue);
         else
-            gp_amx_panel(type, 0, 0, words, a, a_next, b, from, from_nbytes, to, queue);
+            gp_amx_panel(type, 0, 0, a, b, from, from_nbytes, to, queue);
     }
 }
 
-/* All rows of one group of panels, for `words` words along k; what is finished waits in the queue, whose functions are those
- * of the type. a: tiles, 16 rows a_next bytes apart. All rows together fetch what the next group reads, from L3 or memory. */
-static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type type, int64_t rows, int column,
-                                                      int64_t words, const char *a, int64_t a_next, const float *b,
-                                                      int64_t panel_step, gp_packed_sink sink, gp_amx_queue *queue)
+/* All rows of one group of panels; what is finished waits in the queue, whose functions are those of the type. All rows
+ * together fetch what the next group reads, from L3 or memory. */
+static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type type, int column, const gp_amx_matrix *a,
+                                                      const float *b, int64_t panel_step, gp_packed_sink sink,
+                                                      gp_amx_queue *queue)
 {
-    const int64_t blocks = (rows + 2 * GP_AMX_ROWS - 1) / (2 * GP_AMX_ROWS), panels = gp_column_panels(column);
+    const int64_t blocks = (a->rows + 2 * GP_AMX_ROWS - 1) / (2 * GP_AMX_ROWS), panels = gp_column_panels(column);
     const int vectors = column ? GP_PANEL_VECTORS : 1;
     float first[GP_TILE_PANELS * GP_PANEL] __attribute__((aligned(64))); /* the same for all rows */
     for (int j = 0; j < panels * vectors; j++)
@@ -264,21 +309,28 @@ static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type 
     int is_new = 1;
     queue->ahead = (const char *)(b + panels * panel_step);
     queue->ahead_lines = (GP_AMX_WORDS * GP_PANEL * 4 / 64 + blocks - 1) / blocks;
-    for (; rows > 0; rows -= 2 * GP_AMX_ROWS, a += 2 * a_next) {
-        const int64_t count = gp_min(rows, 2 * GP_AMX_ROWS);
+    gp_amx_source source = a->blocks ? a->lying : a->packed;
+    for (int64_t block = 0; block < blocks; block++, source.data += 2 * source.next) {
+        if (block && block == a->blocks)
+            source = a->packed;
+        const int64_t count = gp_min(a->rows - block * 2 * GP_AMX_ROWS, 2 * GP_AMX_ROWS);
         float *sums = sink.is_last ? queue->sums[queue->next] : sink.partial;
-        gp_amx_group(type, count, column, words, a, a_next, b, panel_step, sink.is_first ? first : sink.partial,
+        gp_amx_group(type, count, column, &source, b, panel_step, sink.is_first ? first : sink.partial,
                      sink.is_first ? 0 : GP_AMX_PITCH * 4, sums, queue);
         if (sink.is_last) {
             gp_amx_finish_all(queue);
             if (is_new) { /* from then on it has come down by the rows before */
                 queue->sink = sink;
                 queue->column = column;
+                queue->at = 0;
+                queue->cols = a->cols;
+                queue->pitch = a->pitch;
                 is_new = 0;
             }
             queue->sink.partial = sums;
             queue->left = count;
             queue->next ^= 1;
+            gp_amx_skip(queue);
         }
         sink.partial += count * GP_AMX_PITCH;
     }

@@ -158,11 +158,13 @@ static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows,
 {
 #if GP_HAS_AMX
     if (a.queue) {
-        const int64_t next = GP_AMX_ROWS * a.row;
+        const int64_t depth = a.row * GP_AMX_ROWS / GP_AMX_NBYTES;
+        const gp_amx_matrix matrix = {
+            .packed = gp_amx_tiles(a.data, words, depth), .rows = rows, .cols = rows, .pitch = rows};
         if (tiles == tiles_GP_PACKED_S8)
-            gp_amx_multiply(GP_PACKED_S8, rows, column, words, a.data, next, b, panel_step, sink, a.queue);
+            gp_amx_multiply(GP_PACKED_S8, column, &matrix, b, panel_step, sink, a.queue);
         else
-            gp_amx_multiply(GP_PACKED_BF16, rows, column, words, a.data, next, b, panel_step, sink, a.queue);
+            gp_amx_multiply(GP_PACKED_BF16, column, &matrix, b, panel_step, sink, a.queue);
         return;
     }
 #endif
