@@ -94,6 +94,8 @@ CASES = CONV_CASES | {
     "1x1_grouped": {"x": (2, 24, 5, 7), "w": (3, 33, 8, 1, 1)},
     "many_pixels": {"x": (1, 8, 30, 31), "w": (1, 20, 8, 1, 1)},
     "many_rows": {"x": (1, 5, 40, 30), "w": (1, 20, 5, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "lines_of_whole_tiles": {"x": (2, 64, 9, 13), "w": (1, 20, 64, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "rows_of_whole_tiles": {"x": (2, 128, 7, 9), "w": (1, 20, 128, 1, 1)},
     "wide": {"x": (1, 3, 2, 700), "w": (1, 9, 3, 3, 3), "begin": (1, 1), "end": (1, 1)},
 }
 
@@ -150,7 +152,7 @@ REQUANTS = {
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("case", ["3x3", "1x1", "grouped", "1x1_strided", "pixel", "wide"])
+@pytest.mark.parametrize("case", ["3x3", "1x1", "grouped", "1x1_strided", "pixel", "wide", "lines_of_whole_tiles"])
 @pytest.mark.parametrize("requant", REQUANTS)
 def test_bias_and_requantisation(isa, case, requant):
     x, w, geometry = arrays(CASES[case])
