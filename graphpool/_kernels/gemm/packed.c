@@ -152,6 +152,32 @@ typedef struct {
     int64_t all, first, count, block;
 } gp_depth;
 
+/* Two tiles of f32, one below the other, by half a panel: of one alone each sum would wait for the addition before. */
+static __attribute__((noinline)) void tall_tile(int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
+                                                const gp_packed_sink *sink)
+{
+    gp_packed_sink below = *sink;
+    gp_sink_down(&below, GP_TILE_ROWS);
+    gp_acc acc, acc_below;
+    gp_acc_begin(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, acc, sink);
+    gp_acc_begin(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, acc_below, &below);
+    const char *from[4]; /* three rows a pointer: one address register each */
+    GP_EACH(i, 4)
+        from[i] = a + 3 * i * a_row;
+    for (; words; words--, b += GP_VL) {
+        const char *word[2 * GP_TILE_ROWS];
+        GP_EACH(i, 4)
+            GP_EACH(row, 3)
+                word[3 * i + row] = from[i] + row * a_row;
+        gp_tile_step(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, word, 0, b, 0, acc);
+        gp_tile_step(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, word + GP_TILE_ROWS, 0, b, 0, acc_below);
+        GP_EACH(i, 4)
+            from[i] += a_col;
+    }
+    gp_acc_end(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, acc, sink);
+    gp_acc_end(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, acc_below, &below);
+}
+
 /* All rows of one group of panels, for one part of k; tiles differ by at most one row. */
 static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows, int64_t words, gp_words a,
                        const float *b, int64_t panel_step, gp_packed_sink sink)
@@ -168,6 +194,11 @@ static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows,
         return;
     }
 #endif
+    for (const int64_t height = 2 * GP_TILE_ROWS; tiles == tiles_GP_PACKED_F32 && !column && rows >= height; rows -= height) {
+        tall_tile(words, a.data, a.row, a.col, b, &sink);
+        a.data += height * a.row;
+        gp_sink_down(&sink, height);
+    }
     const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
     for (int64_t left = ntiles; left; left--) {
         const int64_t height = (rows + left - 1) / left;
