@@ -69,16 +69,17 @@ static inline float zero_of_nan(float x)
 /* A QUANTIZE, or one by loaded scales and zero points, and the STORE of bytes behind it at once, so that divisions and stores
  * do not wait for each other. */
 static int f32_store_result(const gp_instr *instr, const gp_view *view, void *const *args, const float *const *r,
-                            uint32_t repeated, int64_t first, int64_t n)
+                            uint32_t ones, int64_t first, int64_t n)
 {
-    const int is_by = instr->op == GP_OP_QUANTIZE_BY, is_one = repeated >> instr->b & 1;
-    if ((instr->op != GP_OP_QUANTIZE && !is_by) || (view->dtype != GP_U8 && view->dtype != GP_S8))
+    enum { SCALE = 2, ZERO_POINT = 4 }; /* operands b and c */
+    const int is_by = instr->op == GP_OP_QUANTIZE_BY, are_ones = ones == (SCALE | ZERO_POINT);
+    if ((instr->op != GP_OP_QUANTIZE && !is_by) || (view->dtype != GP_U8 && view->dtype != GP_S8) || (ones && !are_ones))
         return 0;
     const int64_t offset = gp_find_run(view, first, n);
-    if (offset < 0 || repeated >> instr->a & 1 || (is_by && is_one != (int)(repeated >> instr->c & 1)))
+    if (offset < 0)
         return 0;
     gp_round_row(view->dtype, r[instr->a], (char *)args[view->arg] + offset, n,
-                            is_by ? r[instr->b] : &instr->alpha, is_by ? r[instr->c] : &instr->beta, is_by && !is_one);
+                 is_by ? r[instr->b] : &instr->alpha, is_by ? r[instr->c] : &instr->beta, is_by && !are_ones);
     return 1;
 }
 
@@ -89,13 +90,14 @@ static int f32_store_result(const gp_instr *instr, const gp_view *view, void *co
 #include "eltwise/gp_interpreter.h"
 
 #define GP_F32_OP(NAME)                                                                                                \
-    static void f32_##NAME(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n)
+    static void f32_##NAME(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n,   \
+                           uint32_t ones)
 
 #define GP_DEFINE_VECTORS(NAME, expression)                                                                            \
     GP_F32_OP(NAME)                                                                                                    \
     {                                                                                                                  \
         const gp_vf alpha = gp_splat(instr->alpha), beta = gp_splat(instr->beta), zero = {0};                          \
-        (void)b, (void)c, (void)alpha, (void)beta, (void)zero;                                                         \
+        (void)b, (void)c, (void)alpha, (void)beta, (void)zero, (void)ones;                                                         \
         for (int64_t i = 0; i < (n & -f32_LANES); i += GP_VL) {                                                        \
             const gp_vf x = gp_load(a + i);                                                                            \
             gp_store(dst + i, expression);                                                                             \
@@ -108,7 +110,7 @@ GP_VECTOR_OPS(GP_DEFINE_VECTORS)
 #define GP_DEFINE_EACH(NAME, function)                                                                                 \
     GP_F32_OP(NAME)                                                                                                    \
     {                                                                                                                  \
-        (void)instr, (void)b, (void)c;                                                                                 \
+        (void)instr, (void)b, (void)c, (void)ones;                                                                     \
         const int64_t end = n & -f32_LANES;                                                                            \
         int64_t i = 0;                                                                                                 \
         for (; i + 4 * GP_VL <= end; i += 4 * GP_VL) {                                                                 \
@@ -132,16 +134,17 @@ GP_DEFINE_EACH(TANH, gp_tanh_each)
 /* The exponents in an array: with one in a register GCC splits the loop by its value and vectorises no part. */
 GP_F32_OP(POW_SCALAR)
 {
-    float exponents[GP_BLOCK];
-    f32_CONST(&(gp_instr){.alpha = instr->beta}, exponents, b, b, c, n);
-    f32_POW(instr, dst, a, exponents, c, n);
+    float exponents[f32_GROUP];
+    (void)ones;
+    f32_CONST(&(gp_instr){.alpha = instr->beta}, exponents, b, b, c, f32_GROUP, 0);
+    f32_POW(instr, dst, a, exponents, c, n, 2);
 }
 
 /* sin or cos of all elements, then a pass of the C library's function over those too large for the vector loop. */
 #define GP_DEFINE_TRIG(NAME, fast, exact)                                                                              \
     GP_F32_OP(NAME)                                                                                                    \
     {                                                                                                                  \
-        (void)instr, (void)b, (void)c;                                                                                 \
+        (void)instr, (void)b, (void)c, (void)ones;                                                                     \
         float in[GP_BLOCK];                                                                                            \
         int32_t n_huge = 0;                                                                                            \
         for (int64_t i = 0; i < (n & -f32_LANES); i++) {                                                               \
@@ -166,8 +169,10 @@ GP_DEFINE_TRIG(COS, gp_cos, cosf)
         (void)instr, (void)c;                                                                                          \
         float in[GP_BLOCK], by[GP_BLOCK];                                                                              \
         int32_t n_large = 0;                                                                                           \
-        memcpy(in, a, (n & -f32_LANES) * sizeof *in);                                                                  \
-        memcpy(by, b, (n & -f32_LANES) * sizeof *by);                                                                  \
+        for (int64_t i = 0; i < (n & -f32_LANES); i++) {                                                               \
+            in[i] = a[ones & 1 ? 0 : i];                                                                               \
+            by[i] = b[ones & 2 ? 0 : i];                                                                               \
+        }                                                                                                              \
         for (int64_t i = 0; i < (n & -f32_LANES); i++) {                                                               \
             const double x = in[i], y = by[i], whole = trunc(x / y), rest = whole == 0 ? x : x - whole * y;            \
             n_large += !(fabs(whole) < GP_LARGE_QUOTIENT);                                                             \

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import NamedTuple
-from graphpool._sizes import is_variable, key_of
+from graphpool._sizes import hint_of, is_variable, key_of
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
@@ -294,7 +294,8 @@ class EltwiseBuilder:
         """The header's fields, and views and instructions as bytes."""
         numbers = array("d", [number for step in self._steps for number in (step.alpha, step.beta)])
         views = tuple([view for _, view in self._views.values()])
-        ninstrs, nregisters, instrs = _instructions(tuple(self._steps), numbers.tobytes())
+        repeats = tuple([_repeats(view) for view in views])
+        ninstrs, nregisters, instrs = _instructions(tuple(self._steps), numbers.tobytes(), repeats)
         axes = (self.shape, *[(view.offset,) for view in views], *[axis for view in views for axis in view.axes])
         is_fixed = not any(is_variable(number) for axis in axes for number in axis)
         tail = join_blocks([(_pack_views if is_fixed else _pack_views.__wrapped__)(views), instrs])
@@ -315,13 +316,23 @@ def _pack_views(views: tuple[_View, ...]) -> Any:
     ])  # fmt: skip
 
 
+def _repeats(view: _View) -> bool:
+    """Whether blocks of the iteration space find the same elements in a view: one, or rows that repeat."""
+    return hint_of(view.axes[0][1]) == 0 or (len(view.axes) == 2 and hint_of(view.axes[1][1]) == 0)
+
+
 @lru_cache(_MOST_PROGRAMS)
-def _instructions(steps: tuple[_Step, ...], numbers: bytes) -> tuple[int, int, bytes]:
+def _instructions(steps: tuple[_Step, ...], numbers: bytes, repeats: tuple[bool, ...]) -> tuple[int, int, bytes]:
     """How many instructions and registers, and the instructions as bytes.
 
-    `numbers`, those of all steps bit for bit, tell 0.0 from -0.0, which are equal.
+    `numbers`, those of all steps bit for bit, tell 0.0 from -0.0, which are equal. `repeats` says of which views registers
+    keep elements, if there are registers enough.
     """
-    instrs, nregisters = _allocate(steps)
+    kept = {index for index, step in enumerate(steps) if step.op == _CONST or (step.op == _LOAD and repeats[step.view])}
+    try:
+        instrs, nregisters = _allocate(steps, kept)
+    except UnsupportedError:
+        instrs, nregisters = _allocate(steps, set())
     return len(instrs), nregisters, _INSTR.pack_rows(instrs)
 
 
@@ -336,36 +347,46 @@ def _last_uses(steps: Sequence[_Step]) -> dict[int, int]:
     return last
 
 
-def _allocate(steps: Sequence[_Step]) -> tuple[list[tuple[Any, ...]], int]:
-    """Instructions with registers, and how many these are: a linear scan frees them at the last use of their values."""
+def _allocate(steps: Sequence[_Step], kept: set[int]) -> tuple[list[tuple[Any, ...]], int]:
+    """Instructions with registers, and how many these are: a linear scan frees them at the last use of their values.
+
+    Those of the values `kept` hold nothing else.
+    """
     last = _last_uses(steps)
     if not last:
         raise InvalidArgumentError(_NOTHING_STORED)
-    free, most = list(range(N_REGISTERS - 1, -1, -1)), 0
+    free, n_used = list(range(N_REGISTERS - 1, -1, -1)), 0
     register: dict[int, int] = {}
     instrs: list[tuple[Any, ...]] = []
     for index, (op, operands, view, alpha, beta) in enumerate(steps):
         if op != _STORE and index not in last:
             continue
         a, b, c, *_ = [view] * (op == _LOAD) + [register[operand] for operand in operands] + [0, 0, 0]
-        free += [register.pop(operand) for operand in set(operands) if last[operand] == index]
+        done = {operand for operand in operands if last[operand] == index}
+        free += [register.pop(operand) for operand in done - kept]
         if op == _STORE:
             target = view
-        elif free:
-            target = register[index] = free.pop()
-            most = max(most, target)
+        elif n_used in free or (free and index not in kept):
+            target = register[index] = n_used if index in kept else free[-1]
+            free.remove(target)
+            n_used = max(n_used, target + 1)
         else:
             what = "values alive at once in an elementwise program"
             raise UnsupportedError(explain(what, accepted=f"at most {N_REGISTERS}", hint="split the chain"))
-        instrs.append((op, target, a, b, c, _is_direct(steps, index, last), alpha, beta))
-    return instrs, most + 1
+        promises = _reads_memory(steps, index, last), _writes_memory(steps, index, last), index in kept
+        instrs.append((op, target, a, b, c, *promises, alpha, beta))
+    return instrs, n_used
 
 
-def _is_direct(steps: Sequence[_Step], index: int, last: dict[int, int]) -> bool:
-    """Whether a register may lie in memory: where it came from, or where it goes to next (``gp_instr.direct``)."""
-    op, end = steps[index].op, last.get(index, 0)
-    if op in (_LOAD, _ACC):
-        return all(step.op != _STORE for step in steps[index + 1 : end])
+def _reads_memory(steps: Sequence[_Step], index: int, last: dict[int, int]) -> bool:
+    """``gp_instr.reads_memory``."""
+    is_input = steps[index].op in (_LOAD, _ACC)
+    return is_input and all(step.op != _STORE for step in steps[index + 1 : last[index]])
+
+
+def _writes_memory(steps: Sequence[_Step], index: int, last: dict[int, int]) -> bool:
+    """``gp_instr.writes_memory``."""
+    end = last.get(index, 0)
     if index not in last or steps[end].op != _STORE:
         return False
     return not any(k in last or steps[k].op == _STORE for k in range(index + 1, end))

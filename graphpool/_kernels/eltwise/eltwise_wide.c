@@ -234,12 +234,13 @@ static void f64_store_other(int dtype, const double *restrict from, void *memory
 /* What is cut off for a narrow integer, stored without a pass of its own: whatever lies beyond such types saturates, so that
  * floats hold the rest of it. */
 static int f64_store_result(const gp_instr *instr, const gp_view *view, void *const *args, const double *const *r,
-                            uint32_t repeated, int64_t first, int64_t n)
+                            uint32_t ones, int64_t first, int64_t n)
 {
     const int is_narrow = view->dtype == GP_U8 || view->dtype == GP_S8 || view->dtype == GP_U16 || view->dtype == GP_S16;
     const int64_t offset = instr->op == GP_OP_TRUNC && is_narrow ? gp_find_run(view, first, n) : -1;
     float part[PART];
-    if (offset < 0 || repeated >> instr->a & 1)
+    (void)ones;
+    if (offset < 0)
         return 0;
     for (int64_t i = 0; i < n; i += PART) {
         const int64_t count = n - i < PART ? n - i : PART;

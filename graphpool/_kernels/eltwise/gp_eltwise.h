@@ -80,12 +80,13 @@ GP_ENUM(gp_eltwise_op,
     X(IS_NAN, x != x)                                                                                                  \
     X(IS_INF, (alpha != 0 && x == INFINITY) | (beta != 0 && x == -INFINITY))
 
-/* a, b, c and dst are registers, but for LOAD (a is a view) and STORE (dst is a view, a the register). `direct` is a
- * promise: the values of a LOAD or ACC are last read before memory changes, by a STORE; those of an operation are read
- * by the next instruction only, a STORE. */
+/* a, b, c and dst are registers, but for LOAD (a is a view) and STORE (dst is a view, a the register). Three promises:
+ * reads_memory   the values of this LOAD or ACC are last read before memory changes, by a STORE
+ * writes_memory  the values of this instruction are read by the next one only, a STORE
+ * is_kept        no other instruction writes dst: what a LOAD finds again in the next block, or a CONST, may stay there */
 GP_RECORD(gp_instr, {
     int32_t op, dst, a, b, c;
-    int32_t direct;
+    int32_t reads_memory, writes_memory, is_kept;
     float alpha, beta;
 });
 

@@ -10,7 +10,7 @@
  *                        GP_NAME(load_run) and GP_NAME(store_run) must be there
  *     GP_OTHER_TYPES     if GP_NAME(load_other) and GP_NAME(store_other) move the elements of types that GP_TYPES lacks
  *     GP_STORES_RESULTS  if GP_NAME(store_result) is there: stores what an operation gives for its operands r in a type
- *                        other than the registers', or returns 0; `repeated` has a bit for each register of one value
+ *                        other than the registers', or returns 0; `ones` as below
  */
 
 /* Instructions run over a multiple of LANES elements, the widest vector, so that their loops have no remainders: a result
@@ -18,8 +18,13 @@
  * with zeros to keep what lies behind the end defined. */
 enum { GP_NAME(LANES) = 64 / sizeof(GP_REG) };
 
+/* Elements that are read before any of them is written, where operands lie apart from results: memory beyond L1 is a
+ * sixth faster so. A register that holds one value everywhere has these alone. */
+enum { GP_NAME(GROUP) = sizeof(GP_REG) > 1 ? 64 : 256 };
+
+/* n elements; `ones` has a bit for a, b and c each: whether that register holds one value, in a group. */
 typedef void GP_NAME(instr_fn)(const gp_instr *instr, GP_REG *dst, const GP_REG *a, const GP_REG *b, const GP_REG *c,
-                               int64_t n);
+                               int64_t n, uint32_t ones);
 
 #ifdef GP_TYPES
 /* Strides of 1 and 0 have loops of their own, which are loads of vectors and broadcasts. */
@@ -86,57 +91,60 @@ static void GP_NAME(store_run)(int dtype, void *values, void *memory, int64_t of
 }
 #endif
 
-/* Elements that are read before any of them is written, where operands lie apart from results: memory beyond L1 is a
- * sixth faster so. Rows of a tile, which are in L1, are too short to ask. */
-#define GP_GROUP 64
+/* Rows of a tile, which are in L1, are too short to ask. */
 #define GP_LONG_RUN 256
 
-#define GP_ELEMENT(i, expression)                                                                                      \
-    const GP_REG x = a[i], y = b[i], z = c[i];                                                                         \
-    (void)x, (void)y, (void)z;                                                                                         \
-    dst[i] = (GP_REG)(expression);
+#define GP_ELEMENTS(n, expression)                                                                                     \
+    for (int64_t i = 0; i < (n); i++) {                                                                                \
+        const GP_REG x = a[i], y = b[i], z = c[i];                                                                     \
+        (void)x, (void)y, (void)z;                                                                                     \
+        dst[i] = (GP_REG)(expression);                                                                                 \
+    }
 
 /* x, y, z are the operands. dst may be one of them, element on element: `NAME` asks, and has an ivdep. */
 #define GP_DEFINE_OP(NAME, expression)                                                                                 \
-    static inline __attribute__((always_inline)) int64_t GP_NAME(NAME##_apart)(                                        \
-        const gp_instr *instr, GP_REG *restrict dst, const GP_REG *restrict a, const GP_REG *restrict b,               \
-        const GP_REG *restrict c, int64_t n)                                                                           \
+    static inline __attribute__((always_inline)) void GP_NAME(NAME##_apart)(                                           \
+        GP_REG *restrict dst, const GP_REG *restrict a, const GP_REG *restrict b, const GP_REG *restrict c,            \
+        const float alpha, const float beta)                                                                           \
     {                                                                                                                  \
-        const float alpha = instr->alpha, beta = instr->beta;                                                          \
         (void)alpha, (void)beta;                                                                                       \
-        for (int64_t first = 0; first < (n & -GP_GROUP); first += GP_GROUP)                                            \
-            for (int64_t k = 0; k < GP_GROUP; k++) {                                                                   \
-                GP_ELEMENT(first + k, expression)                                                                      \
-            }                                                                                                          \
-        return n & -GP_GROUP;                                                                                          \
+        GP_ELEMENTS(GP_NAME(GROUP), expression)                                                                        \
     }                                                                                                                  \
     static void GP_NAME(NAME)(const gp_instr *instr, GP_REG *dst, const GP_REG *a, const GP_REG *b, const GP_REG *c,   \
-                              int64_t n)                                                                               \
+                              int64_t n, uint32_t ones)                                                                \
     {                                                                                                                  \
+        enum { GROUP = GP_NAME(GROUP) };                                                                               \
         const float alpha = instr->alpha, beta = instr->beta;                                                          \
         (void)alpha, (void)beta;                                                                                       \
         const int is_apart = n >= GP_LONG_RUN && dst != a && dst != b && dst != c;                                     \
-        const int64_t done = is_apart ? GP_NAME(NAME##_apart)(instr, dst, a, b, c, n) : 0;                             \
-        _Pragma("GCC ivdep") for (int64_t i = done; i < (n & -GP_NAME(LANES)); i++)                                    \
-        {                                                                                                              \
-            GP_ELEMENT(i, expression)                                                                                  \
-        }                                                                                                              \
+        const int64_t a_step = ones & 1 ? 0 : GROUP, b_step = ones & 2 ? 0 : GROUP, c_step = ones & 4 ? 0 : GROUP;     \
+        for (; is_apart && n >= GROUP; n -= GROUP, dst += GROUP, a += a_step, b += b_step, c += c_step)                \
+            GP_NAME(NAME##_apart)(dst, a, b, c, alpha, beta);                                                          \
+        for (; ones && n >= GROUP; n -= GROUP, dst += GROUP, a += a_step, b += b_step, c += c_step)                    \
+            _Pragma("GCC ivdep") GP_ELEMENTS(GROUP, expression)                                                        \
+        _Pragma("GCC ivdep") GP_ELEMENTS(n & -GP_NAME(LANES), expression)                                              \
     }
 
 GP_OPS(GP_DEFINE_OP)
 
 /* Truth values go to memory at once. */
-typedef void GP_NAME(test_fn)(uint8_t *dst, const GP_REG *a, const GP_REG *b, int64_t n);
+typedef void GP_NAME(test_fn)(uint8_t *dst, const GP_REG *a, const GP_REG *b, int64_t n, uint32_t ones);
+
+#define GP_TEST_RUN(n, expression)                                                                                     \
+    _Pragma("GCC ivdep") for (int64_t i = 0; i < (n); i++)                                                             \
+    {                                                                                                                  \
+        const GP_REG x = a[i], y = b[i];                                                                               \
+        (void)y;                                                                                                       \
+        dst[i] = (expression);                                                                                         \
+    }
 
 #define GP_DEFINE_TEST(NAME, expression)                                                                               \
-    static void GP_NAME(NAME##_test)(uint8_t *dst, const GP_REG *a, const GP_REG *b, int64_t n)                        \
+    static void GP_NAME(NAME##_test)(uint8_t *dst, const GP_REG *a, const GP_REG *b, int64_t n, uint32_t ones)         \
     {                                                                                                                  \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                           \
-        {                                                                                                              \
-            const GP_REG x = a[i], y = b[i];                                                                           \
-            (void)y;                                                                                                   \
-            dst[i] = (expression);                                                                                     \
-        }                                                                                                              \
+        const int64_t most = ones ? GP_NAME(GROUP) : n, a_step = ones & 1 ? 0 : most, b_step = ones & 2 ? 0 : most;    \
+        for (; ones && n >= most; n -= most, dst += most, a += a_step, b += b_step)                                    \
+            GP_TEST_RUN(GP_NAME(GROUP), expression)                                                                    \
+        GP_TEST_RUN(n, expression)                                                                                     \
     }
 #define GP_TEST_ROW(NAME, expression) [GP_OP_##NAME] = GP_NAME(NAME##_test),
 
@@ -146,9 +154,9 @@ static GP_NAME(test_fn) *const GP_NAME(tests)[] = { GP_TESTS(GP_TEST_ROW) };
 
 /* Through the memory of the type and back. */
 static void GP_NAME(NARROW)(const gp_instr *instr, GP_REG *dst, const GP_REG *a, const GP_REG *b, const GP_REG *c,
-                            int64_t n)
+                            int64_t n, uint32_t ones)
 {
-    (void)b, (void)c;
+    (void)b, (void)c, (void)ones;
     uint64_t elements[GP_BLOCK]; /* as wide as the widest type */
     GP_NAME(store_run)((int)instr->alpha, (void *)a, elements, 0, 1, n);
     GP_NAME(load_run)((int)instr->alpha, dst, elements, 0, 1, n);
@@ -234,9 +242,6 @@ static void GP_NAME(load_view)(const gp_view *view, void *const *args, GP_REG *v
     GP_NAME(fill_up)(values, n);
 }
 
-/* How often a register holds a value that it holds everywhere: operations run over so many elements at a time then. */
-#define GP_REPEATED 1024
-
 /* Where n elements of a type that registers hold as it is lie one behind the other, or NULL: the registers' own, and as bytes
  * those with a sign, and truth values that are read. */
 static GP_REG *GP_NAME(find_run)(const gp_view *view, void *const *args, int64_t first, int64_t n, int is_read)
@@ -246,107 +251,142 @@ static GP_REG *GP_NAME(find_run)(const gp_view *view, void *const *args, int64_t
     return offset < 0 ? NULL : (GP_REG *)args[view->arg] + offset;
 }
 
-/* Stores truth values that a test gives for its operands a and b, or returns 0. A bit of `repeated` says which of these hold one
- * value GP_REPEATED times. */
+/* Stores truth values that a test gives for its operands a and b, or returns 0. */
 static int GP_NAME(store_test)(const gp_instr *instr, const gp_view *view, void *const *args, const GP_REG *const *r,
-                               uint32_t repeated, int64_t first, int64_t n)
+                               uint32_t ones, int64_t first, int64_t n)
 {
     const int n_tests = sizeof GP_NAME(tests) / sizeof *GP_NAME(tests);
     GP_NAME(test_fn) *const test = instr->op < n_tests ? GP_NAME(tests)[instr->op] : NULL;
     const int64_t offset = test && view->dtype == GP_BOOLEAN ? gp_find_run(view, first, n) : -1;
     if (offset < 0)
         return 0;
-    uint8_t *dst = (uint8_t *)args[view->arg] + offset;
-    const int64_t move[2] = {!(repeated >> instr->a & 1), !(repeated >> instr->b & 1)};
-    const int64_t step = move[0] && move[1] ? n : GP_REPEATED;
-    for (int64_t i = 0; i < n; i += step)
-        test(dst + i, r[instr->a] + i * move[0], r[instr->b] + i * move[1], n - i < step ? n - i : step);
+    test((uint8_t *)args[view->arg] + offset, r[instr->a], r[instr->b], n, ones);
     return 1;
 }
 
-/* Whether n elements of a view are one. */
-static int GP_NAME(repeats)(const gp_view *view, int64_t first, int64_t n)
+/* Registers of a run of blocks. */
+typedef struct {
+    GP_REG *room;
+    int64_t block;                        /* elements of each */
+    int64_t n[GP_ELTWISE_REGISTERS];      /* elements that one keeps from earlier blocks */
+    int64_t offset[GP_ELTWISE_REGISTERS]; /* where these lie in the memory of a LOAD */
+    uint32_t ones;                        /* a bit for each that holds one value, in a group */
+} GP_NAME(registers);
+
+/* LOAD of n elements where those of an earlier block are not kept: one value, or rows that repeat from the same place on.
+ * Returns whether all are one value. */
+static int GP_NAME(load)(const gp_instr *instr, const gp_view *view, void *const *args, int64_t first, int64_t n,
+                         GP_NAME(registers) *s)
 {
-    return view->stride[0] == 0 && view->dim[0] - (view->ndim > 1 ? first % view->dim[0] : first) >= n;
+    const int32_t dst = instr->dst;
+    gp_position p;
+    gp_locate(view, first, &p);
+    const int is_one = view->stride[0] == 0 && view->dim[0] - p.at[0] >= n;
+    const int is_same = is_one || (view->ndim == 2 && view->stride[1] == 0);
+    if (is_one && n > GP_NAME(GROUP))
+        n = GP_NAME(GROUP);
+    if (is_same && s->n[dst] >= n && s->offset[dst] == p.offset)
+        return is_one;
+    GP_NAME(load_view)(view, args, s->room + dst * s->block, first, n);
+    s->n[dst] = is_same && instr->is_kept ? n : 0;
+    s->offset[dst] = p.offset;
+    return is_one;
 }
 
-static void GP_NAME(repeat)(GP_REG *values, int64_t n)
+/* A register of one value holds it n times then. */
+static void GP_NAME(spread)(const GP_NAME(registers) *s, int32_t number, int64_t n)
 {
+    GP_REG *values = s->room + number * s->block;
     const GP_REG value = values[0];
-    for (int64_t i = 1; i < n; i++)
+    for (int64_t i = 0; s->ones >> number & 1 && i < n; i++)
         values[i] = value;
 }
 
-/* Registers are read and written where the program says that nothing notices (gp_instr.direct), if whole lanes lie
+/* The bits of all operands of an operation. */
+static uint32_t GP_NAME(operand_bits)(const gp_instr *instr)
+{
+    return instr->op == GP_OP_CONST ? 0 : instr->op < GP_OP_ADD ? 1 : instr->op < GP_OP_SELECT ? 3 : 7;
+}
+
+/* Computes an operation. Returns whether the STORE behind it is done. */
+static int GP_NAME(compute)(const gp_eltwise *program, const gp_instr *instr, void *const *args, const GP_REG **r,
+                            int64_t first, int64_t n, GP_NAME(registers) *s)
+{
+    const gp_view *store = gp_eltwise_views(program) + instr[1].dst; /* if it writes memory */
+    const uint32_t operands = GP_NAME(operand_bits)(instr);
+    const int32_t numbers[3] = {instr->a, instr->b, instr->c};
+    uint32_t ones = 0;
+    for (int k = 0; k < 3; k++)
+        ones |= (s->ones >> numbers[k] & operands >> k & 1) << k;
+    const int64_t padded = (n + GP_NAME(LANES) - 1) & -GP_NAME(LANES);
+    const int is_one = ones == operands, is_stored = instr->writes_memory && !is_one;
+    GP_REG *to = s->room + instr->dst * s->block, *run = NULL;
+    if (is_stored && n == padded)
+        run = GP_NAME(find_run)(store, args, first, n, 0);
+    if (is_stored && !run && GP_NAME(store_test)(instr, store, args, r, ones, first, n))
+        return 1;
+#ifdef GP_STORES_RESULTS
+    if (is_stored && !run && n == padded && GP_NAME(store_result)(instr, store, args, r, ones, first, n))
+        return 1;
+#endif
+    for (int k = 0; k < 3 && !is_one && !run; k++)
+        if (ones >> k & 1 && numbers[k] == instr->dst) { /* would be written while it is read */
+            GP_NAME(spread)(s, instr->dst, padded);
+            ones &= ~(1u << k);
+        }
+    const int64_t count = is_one && padded > GP_NAME(GROUP) ? GP_NAME(GROUP) : padded;
+    const int is_there = instr->op == GP_OP_CONST && s->n[instr->dst] >= count;
+    if (!is_there)
+        GP_NAME(instructions)[instr->op](instr, run ? run : to, r[instr->a], r[instr->b], r[instr->c], count, ones);
+    s->n[instr->dst] = instr->is_kept ? count : 0;
+    s->ones = (s->ones & ~(1u << instr->dst)) | (uint32_t)is_one << instr->dst;
+    r[instr->dst] = to;
+    return run != NULL;
+}
+
+/* Registers are read and written in memory where the program says that nothing notices (gp_instr), if whole lanes lie
  * there: an epilogue of one operation then makes one pass over its elements instead of three. */
 static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, const GP_REG *acc, int64_t first, int64_t n,
-                               int64_t block, GP_REG *room)
+                               GP_NAME(registers) *s)
 {
     const GP_REG *r[GP_ELTWISE_REGISTERS]; /* where the values of a register lie */
     for (int64_t i = 0; i < program->nregisters; i++)
-        r[i] = room + i * block; /* operands that an instruction has not are read too, and thrown away */
-    uint32_t repeated = 0; /* a bit for each register that holds one value GP_REPEATED times */
+        r[i] = s->room + i * s->block; /* operands that an instruction has not are read too, and thrown away */
     const gp_view *views = gp_eltwise_views(program);
     const gp_instr *instr = gp_eltwise_instrs(program), *const end = instr + program->ninstrs;
-    const int64_t padded = (n + GP_NAME(LANES) - 1) & -GP_NAME(LANES);
+    const int is_whole = (n & (GP_NAME(LANES) - 1)) == 0;
     for (; instr < end; instr++) {
-        const int is_direct = instr->direct && n == padded;
         if (instr->op == GP_OP_STORE) {
-            if (repeated >> instr->a & 1)
-                GP_NAME(repeat)(room + instr->a * block, n);
+            GP_NAME(spread)(s, instr->a, n);
             gp_move_view(views + instr->dst, args, (char *)r[instr->a], sizeof(GP_REG), first, n, GP_NAME(store_run));
             continue;
         }
-        GP_REG *to = room + instr->dst * block, *run = NULL;
-        uint32_t is_repeated = 0;
-        if (instr->op == GP_OP_LOAD) {
-            const gp_view *view = views + instr->a;
-            run = is_direct ? GP_NAME(find_run)(view, args, first, n, 1) : NULL;
-            is_repeated = padded > GP_REPEATED && GP_NAME(repeats)(view, first, n);
-            if (!run)
-                GP_NAME(load_view)(view, args, to, first, is_repeated ? GP_REPEATED : n);
-        } else if (instr->op == GP_OP_ACC && acc) {
-            run = is_direct ? (GP_REG *)acc : NULL;
-            if (!run) {
-                memcpy(to, acc, n * sizeof(GP_REG));
-                GP_NAME(fill_up)(to, n);
-            }
-        } else {
-            run = is_direct ? GP_NAME(find_run)(views + instr[1].dst, args, first, n, 0) : NULL;
-            if (instr->direct && !run && GP_NAME(store_test)(instr, views + instr[1].dst, args, r, repeated, first, n)) {
-                instr++;
-                continue;
-            }
-#ifdef GP_STORES_RESULTS
-            if (is_direct && !run &&
-                GP_NAME(store_result)(instr, views + instr[1].dst, args, r, repeated, first, n)) {
-                instr++;
-                continue;
-            }
-#endif
-            const int32_t operands[3] = {instr->a, instr->b, instr->c};
-            is_repeated = padded > GP_REPEATED && instr->op == GP_OP_CONST && !run;
-            const int64_t all = is_repeated ? GP_REPEATED : padded;
-            int64_t step = all, move[3] = {1, 1, 1};
-            for (int k = 0; k < 3 && repeated; k++)
-                if (repeated >> operands[k] & 1) {
-                    if (operands[k] == instr->dst && !run) { /* would be written while it is read */
-                        GP_NAME(repeat)(to, padded);
-                        repeated &= ~(1u << instr->dst);
-                    } else {
-                        step = GP_REPEATED;
-                        move[k] = 0;
-                    }
-                }
-            for (int64_t i = 0; i < all; i += step)
-                GP_NAME(instructions)[instr->op](instr, (run ? run : to) + i, r[instr->a] + i * move[0],
-                                                 r[instr->b] + i * move[1], r[instr->c] + i * move[2],
-                                                 all - i < step ? all - i : step);
+        if (instr->op != GP_OP_LOAD && instr->op != GP_OP_ACC) {
+            instr += GP_NAME(compute)(program, instr, args, r, first, n, s);
+            continue;
         }
-        repeated = (repeated & ~(1u << instr->dst)) | is_repeated << instr->dst;
-        r[instr->dst] = run ? run : to;
-        if (run && instr->op != GP_OP_LOAD && instr->op != GP_OP_ACC)
-            instr++; /* the STORE behind it is done */
+        const gp_view *view = instr->op == GP_OP_LOAD ? views + instr->a : NULL;
+        const int32_t number = instr->dst;
+        GP_REG *to = s->room + number * s->block, *run = NULL;
+        int is_one = 0;
+        r[number] = to;
+        if (is_whole && instr->reads_memory)
+            run = view ? GP_NAME(find_run)(view, args, first, n, 1) : (GP_REG *)acc;
+        if (run) {
+            r[number] = run;
+        } else if (acc && !view) {
+            memcpy(to, acc, n * sizeof(GP_REG));
+            GP_NAME(fill_up)(to, n);
+        } else {
+            if (is_whole && instr->writes_memory)
+                run = GP_NAME(find_run)(views + instr[1].dst, args, first, n, 0);
+            if (run)
+                GP_NAME(load_view)(view, args, run, first, n);
+            else
+                is_one = GP_NAME(load)(instr, view, args, first, n, s);
+            instr += run != NULL; /* the STORE behind it is done */
+        }
+        s->ones = (s->ones & ~(1u << number)) | (uint32_t)is_one << number;
     }
 }
 
@@ -368,6 +408,10 @@ static void GP_NAME(run)(const gp_eltwise *program, void *const *args, const GP_
     const int64_t most = ROOM / program->nregisters & -GP_NAME(LANES), block = most < GP_BLOCK ? most : GP_BLOCK;
     const int64_t row = last - first > block ? GP_NAME(find_row)(program) : 0;
     int64_t left = row > 0 ? row - first % row : INT64_MAX; /* of the row */
+    GP_NAME(registers) s;
+    s.room = room, s.block = block, s.ones = 0;
+    for (int64_t i = 0; i < program->nregisters; i++)
+        s.n[i] = 0;
     for (int64_t at = first, n; at < last; at += n) {
         n = last - at < block ? last - at : block;
         if (n < left) {
@@ -376,7 +420,7 @@ static void GP_NAME(run)(const gp_eltwise *program, void *const *args, const GP_
             n = left + (n - left) / row * row;
             left = row;
         }
-        GP_NAME(run_block)(program, args, acc ? acc + (at - first) : NULL, at, n, block, room);
+        GP_NAME(run_block)(program, args, acc ? acc + (at - first) : NULL, at, n, &s);
     }
 }
 
