@@ -57,7 +57,7 @@ def map_partitions(
     Raises
     ------
     InvalidArgumentError
-        The model has no rows, or no such inputs and outputs.
+        The model has no rows, or no such inputs and outputs, or an output has the name of a column that is kept.
     UnsupportedError
         Dask is not installed.
 
@@ -77,9 +77,9 @@ def map_partitions(
         from dask import delayed
     function = RowFunction(model, columns=columns, outputs=outputs, keep=keep, store=store)
     empty = frame._meta
-    kept = [name for name in empty.columns if name not in function.columns] if keep is None else list(keep)
     made = {name: _dtype_of(port) for name, port in function.results.items()}
-    meta = empty[kept].assign(**{name: empty.index.to_series().astype(dtype) for name, dtype in made.items()})
+    columns_made = {name: empty.index.to_series().astype(dtype) for name, dtype in made.items()}
+    meta = empty[function.kept(empty.columns)].assign(**columns_made)
     shared = delayed(function, pure=True)  # one object of the graph, not a part of each task
     return frame.map_partitions(_run, shared, meta=meta, enforce_metadata=False)
 

@@ -16,7 +16,7 @@ from .runtime.shape_ranges import ShapeRanges
 from .worker_model import WorkerModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pandas
@@ -45,7 +45,8 @@ class RowFunction:
         Input -> column that has its rows, or columns of numbers that are its features. By default columns have the
         names of inputs.
     outputs : mapping of str to str, optional
-        Output -> column that takes its rows; outputs that are not named are left out. By default all of them.
+        Output -> column that takes its rows, no column that is kept; outputs that are not named are left out. By
+        default all of them, by their names.
     keep : sequence of str, optional
         Columns that are handed on as they are. By default all that are not read.
     store : str or Path, optional
@@ -60,7 +61,7 @@ class RowFunction:
     Raises
     ------
     InvalidArgumentError
-        The model has no rows, or not such inputs and outputs.
+        The model has no rows, or not such inputs and outputs, or an output has the name of a column that is kept.
 
     Notes
     -----
@@ -101,6 +102,7 @@ class RowFunction:
             raise InvalidArgumentError(explain("columns of outputs", accepted="names that differ", got=self._outputs))
         self._name = model.name
         self._keep = None if keep is None else _names("keep", keep)
+        self.kept(())
         self.least_rows, self.most_rows = _span_of_rows(model)
 
     @property
@@ -119,6 +121,32 @@ class RowFunction:
         ports = {port.name: port for port in self.model.outputs}
         return {column: ports[name] for name, column in self._outputs.items()}
 
+    def kept(self, names: Iterable[str]) -> list[str]:
+        """Which columns of a batch are handed on as they are.
+
+        Parameters
+        ----------
+        names : iterable of str
+            The columns that it has.
+
+        Returns
+        -------
+        names : list of str
+
+        Raises
+        ------
+        InvalidArgumentError
+            An output has the name of one of them.
+        """
+        found = [name for name in names if name not in self.columns] if self._keep is None else list(self._keep)
+        taken = next((name for name in self._outputs.values() if name in found), None)
+        if taken is not None:
+            others = [name for name in found if name != taken]
+            hint = f"name the output's column by outputs=, or leave that of the batch out, as by keep={others}"
+            what = f"column {taken!r} is kept, and an output has that name"
+            raise InvalidArgumentError(explain(what, accepted="outputs with columns of their own", hint=hint))
+        return found
+
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Results for all rows, in order.
 
@@ -136,7 +164,7 @@ class RowFunction:
         Raises
         ------
         InvalidArgumentError
-            A column is missing, or columns differ in length.
+            A column is missing, columns differ in length, or an output has the name of one that is kept.
         InvalidDataTypeError, InvalidShapeError
             What is in a row does not fit the input; the message has the number of the row in the batch, and a note what
             its other columns hold.
@@ -148,13 +176,13 @@ class RowFunction:
         if missing is not None:
             accepted = f"columns {wanted}"
             raise InvalidArgumentError(explain(f"column {missing!r} is missing", accepted=accepted, got=[*batch]))
-        others = [name for name in batch if name not in self.columns]
+        kept_names = self.kept(batch)
         try:
             arrays = {port.name: _read(port, self._columns[port.name], batch) for port in self.model.inputs}
         except (InvalidDataTypeError, InvalidShapeError) as error:
-            _tell_row(error, {name: batch[name] for name in others})
+            _tell_row(error, {name: batch[name] for name in batch if name not in self.columns})
             raise
-        kept = {name: batch[name] for name in (others if self._keep is None else self._keep)}
+        kept = {name: batch[name] for name in kept_names}
         read = {", ".join(map(str, self._columns[name])): rows for name, rows in arrays.items()}
         lengths = {name: len(rows) for name, rows in (read | kept).items()}
         if len(set(lengths.values())) != 1:

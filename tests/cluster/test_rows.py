@@ -83,6 +83,20 @@ def test_columns_are_read_made_and_kept_by_name() -> None:
     np.testing.assert_allclose(found["score"], (x @ WEIGHTS).max(axis=1), rtol=1e-5)
 
 
+def test_an_output_takes_the_name_of_no_column_that_is_kept() -> None:
+    batch = {"x": RNG.standard_normal((6, 5)), "id": range(6), "score": range(6)}
+    outputs = {"most": "score"}
+    with gp.onnx.load(make_model()) as model:
+        with pytest.raises(gp.InvalidArgumentError, match=r"'score' is kept, and an output has.*keep=\['id'\]"):
+            RowFunction(model, outputs=outputs)(batch)
+        with pytest.raises(gp.InvalidArgumentError, match=r"'score' is kept, and an output has"):
+            RowFunction(model, outputs=outputs, keep=["score"])
+        found = RowFunction(model, outputs=outputs, keep=["id"])(batch)
+        again = RowFunction(model, outputs={"most": "x"})(batch)
+    np.testing.assert_allclose(found["score"], (batch["x"] @ WEIGHTS).max(axis=1), rtol=1e-5)
+    assert list(again) == ["id", "score", "x"]
+
+
 def test_rows_come_as_lists_and_arrays_of_arrays_too() -> None:
     x = RNG.standard_normal((3, 5)).astype(np.float32)
     nested = np.empty(3, object)
