@@ -7,8 +7,12 @@ Without folders the models are made here; ``--random`` makes so many random ones
 shapes has a process of its own, with one thread. Sizes that a file leaves open are 1 (``static``), or 1 to 3
 (``varying``): then the shapes that take most are run. Axes behind the first are 64, or 64 to 96 where the model takes
 all of these; first axes without a name are as long as one another. Inputs are random; where a model rejects their
-content that is reported. For models with sizes that depend on one another, or with inputs that are no data: an archive
-MODEL.npz or MODEL.ANYTHING.npz beside the file has the inputs of the static rows, by name, or by name behind ``in.``.
+content that is reported.
+
+For models with sizes that depend on one another, or with inputs that are no data: an archive MODEL.npz or
+MODEL.ANYTHING.npz beside the file has the inputs of the static rows, by name, or by name behind ``in.``. Where sizes
+vary, they are the largest ones: open sizes that are equal there are declared to be equal, one that is the sum of two
+others to be their sum, and sizes from 4 on vary by a third, where the model takes that. Inputs are cut to what is run.
 
 Resident memory is the highest size of the process during the run (VmHWM, reset before it), and is predicted before
 the run by ``predict_peak().resident_nbytes``. Of it stand apart tables in files in which the run looks up rows: what so
@@ -91,6 +95,25 @@ def archived_inputs(path: Path) -> dict[str, Any]:
         return {name.removeprefix("in."): arrays[name] for name in names}
 
 
+def archived_sizes(path: Path, arrays: dict[str, Any], is_later_fixed: bool) -> dict[str, Any]:
+    """What `shapes` declares for all sizes that a file leaves open, by those of its archived inputs."""
+    import onnx
+
+    declared: dict[str, Any] = {}
+    found: set[int] = set()
+    for port in onnx.load(path, load_external_data=False).graph.input:
+        if port.name in arrays:
+            sizes = [dim.dim_value for dim in port.type.tensor_type.shape.dim]
+            now = arrays[port.name].shape
+            found |= {own for size, own in zip(sizes, now, strict=True) if size <= 0}
+            declared[port.name] = [size if size > 0 else f"of_{own}" for size, own in zip(sizes, now, strict=True)]
+    sums = {a + b: f"of_{a} + of_{b}" for a in found for b in found if a < b and a + b in found}
+    for size in found:
+        least = 1 if size <= FIRST_SPAN[1] else size if is_later_fixed else size * 2 // 3
+        declared[f"of_{size}"] = sums.get(size, (min(least, size), size))
+    return declared if found else {}
+
+
 def _least(spans: Any) -> Any:
     """The lower ends."""
     if isinstance(spans, tuple):
@@ -106,22 +129,30 @@ def measure(path: Path, source: str, shapes: str) -> dict[str, Any]:
     from graphpool.runtime.shape_ranges import ShapeRanges
 
     importer()
-    sizes = open_sizes(path)
-    declared = sizes if shapes == "varying" else {}
+    inputs, is_fewer = archived_inputs(path), shapes == "fewer"
+    if inputs:
+        sizes = archived_sizes(path, inputs, is_fewer)
+    else:
+        sizes = open_sizes(path, (LATER_SPAN[0],) * 2 if is_fewer else LATER_SPAN)
+    declared = {} if shapes == "static" else sizes
     if shapes == "varying" and not declared:
         return {"skipped": "all sizes are fixed"}
-    if shapes == "fewer":
-        declared = sizes = open_sizes(path, (LATER_SPAN[0],) * 2)
     given = read_source(path, source)
     gc.collect()
     with gp.Engine(threads=1) as engine, gp.onnx.load(given, engine=engine, shapes=declared or None) as model:
-        smallest = ShapeRanges({name: _least(spans) for name, spans in sizes.items()}, model.inputs).largest_shapes()
-        inputs = {} if declared else archived_inputs(path)
-        if not inputs:
-            inputs = random_inputs(model, getattr(model.predict_peak(), "shapes", None) if declared else smallest)
+        is_planned = bool(declared)
+        try:
+            run_shapes = getattr(model.predict_peak(), "shapes", None) if declared else None
+        except gp.InvalidArgumentError:  # contents decide shapes: each run has a prediction of its own
+            is_planned, run_shapes = False, None
+        if inputs and run_shapes is not None:
+            inputs = {name: array[tuple(map(slice, run_shapes[name]))] for name, array in inputs.items()}
+        elif not inputs:
+            smallest = ShapeRanges({name: _least(spans) for name, spans in sizes.items()}, model.inputs)
+            inputs = random_inputs(model, run_shapes or smallest.largest_shapes())
         if "ids" in inputs:  # of our table, all rows of which are to be read
             inputs["ids"] = np.random.default_rng(0).integers(0, 16384, inputs["ids"].shape)
-        peak = model.predict_peak() if declared else model.predict_peak(inputs)
+        peak = model.predict_peak() if is_planned else model.predict_peak(inputs)
         gc.collect()
         load_peak, predicted, resident = engine.budget.peak, int(peak), peak.resident_nbytes
         Path("/proc/self/clear_refs").write_text("5")

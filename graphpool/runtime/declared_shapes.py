@@ -88,7 +88,7 @@ class DeclaredShapes:
         needed = [*self._ranges.missing, *(f"the content of input {name!r}" for name in self._deciding)]
         if needed:
             what = "predict_peak without shapes needs a range for every size"
-            hint = "declare it, or give shapes to predict_peak"
+            hint = "declare sizes, or give predict_peak shapes, or inputs where their contents decide"
             raise InvalidArgumentError(explain(what, got=f"none for {', '.join(needed)}", hint=hint))
 
     def load(self) -> None:
