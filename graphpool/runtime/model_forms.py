@@ -274,7 +274,11 @@ class ModelForms(ModelRun):
         self, exactly: bool, arrays: Mapping[str, Any], shapes: tuple[Any, ...], states: HeldStates | None
     ) -> Executable:
         """A form for these inputs."""
-        return self.memory.timed(self._form_for, exactly, arrays, shapes, states)
+        try:
+            return self.memory.timed(self._form_for, exactly, arrays, shapes, states)
+        except StateError:
+            self.cache.check_open()  # another thread has closed the model, and with it weights that this one reads
+            raise
 
     def _form_for(
         self, exactly: bool, arrays: Mapping[str, Any], shapes: tuple[Any, ...], states: HeldStates | None

@@ -410,6 +410,22 @@ def test_a_model_that_is_closed_while_its_specialisation_fails_leaves_nothing(ca
         assert (cache.nbytes, engine.constants.held) == (0, 0)
 
 
+def test_a_run_whose_model_is_closed_while_it_compiles_says_so(cache, monkeypatch):
+    with gp.Engine("cpu", threads=1) as engine:
+        model = load(mlp(rows="n"), engine=engine)
+        check(model)
+        read = PackedWeight.buffer.fget
+
+        def close_and_read(self):
+            model.close()
+            return read(self)
+
+        monkeypatch.setattr(PackedWeight, "buffer", property(close_and_read))
+        with pytest.raises(gp.StateError, match="is closed; load the model again"):
+            model.run({"x": random_array((1, K))})
+        assert (cache.nbytes, engine.constants.held) == (0, 0)
+
+
 def test_a_load_that_fails_halfway_leaves_nothing(cache, monkeypatch):
     with gp.Engine("cpu", threads=1) as engine:
         make, made = PackedWeight.__init__, []
