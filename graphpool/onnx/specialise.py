@@ -1,7 +1,7 @@
 """Rewrites a model once, whatever its input shapes will be, and specialises it to input shapes.
 
 Nodes that nobody needs go, constants are computed, products of integers become those of the floats that they stand for
-(integers.py), and Scatter gets its new name. Other rules are the graph's and the backend's.
+(integers.py), numbers of 2 bits get 4, and Scatter gets its new name. Other rules are the graph's and the backend's.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .integers import restore_floats
 from .node import Node, make_node, names_read, needed
 from .ops.direct import DECIDING_PORTS
 from .table_places import with_index_ranges
+from .two_bits import with_four_bits
 from .walk import Walk
 
 if TYPE_CHECKING:
@@ -255,6 +256,8 @@ def _rewritten(node: Node, constants: dict[str, Any]) -> list[Node]:
         return _without_texts(node, constants)
     if node.op_type == "LabelEncoder" and node.domain == "ai.onnx.ml" and len(node.input) == 1:
         return [with_table(node, constants)]
+    if node.op_type == "MatMulNBits" and node.attrs.get("bits") == 2:
+        return [with_four_bits(node, constants)]
     return [node]
 
 

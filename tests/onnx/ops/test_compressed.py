@@ -174,6 +174,12 @@ def in_nibbles(array):
     return (array[:, 0::2] | array[:, 1::2] << 4).astype(np.uint8)
 
 
+def in_quarters(array):
+    """Four numbers of 2 bits to a byte, along the last axis."""
+    array = np.pad(array, ((0, 0), (0, -array.shape[1] % 4))).reshape(len(array), -1, 4)
+    return (array << [0, 2, 4, 6]).sum(-1).astype(np.uint8)
+
+
 def nbits_product(
     bits, *, zeros=False, bias=False, dtype="float32", batch=(2, 3), k=K, block=BLOCK, level=None, has_floats=False
 ):
@@ -182,7 +188,7 @@ def nbits_product(
     groups = -(-k // block)
     q, points = rng.integers(0, 1 << bits, (N, groups * block)), rng.integers(0, 1 << bits, (N, groups))
     scales = rng.uniform(0.01, 0.1, (N, groups)).astype(dtype)
-    pack = in_nibbles if bits == 4 else np.uint8
+    pack = {2: in_quarters, 4: in_nibbles, 8: np.uint8}[bits]
     given = {"b": pack(q).reshape(N, groups, -1), "scales": scales}
     names = ["a", "b", "scales", "", "", ""]
     if has_floats:
@@ -211,7 +217,7 @@ def contributed(node, elem_type, shape, result, given, *, source=None):
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("k", [K, 3 * BLOCK, K - 4])
@@ -225,8 +231,9 @@ def test_matmul_nbits(bits, zeros, bias, k):
 
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-4), ("float16", 4e-3)])
 @pytest.mark.parametrize("level", [0, 4])
-def test_zero_points_that_are_floats(dtype, error, level):
-    proto, weights, _ = nbits_product(4, zeros=True, dtype=dtype, has_floats=True, level=level, k=K - 4)
+@pytest.mark.parametrize("bits", [2, 4])
+def test_zero_points_that_are_floats(dtype, error, level, bits):
+    proto, weights, _ = nbits_product(bits, zeros=True, dtype=dtype, has_floats=True, level=level, k=K - 4)
     a = random_array((2, 3, K - 4), dtype)
     with gp.onnx.load(proto, fallback=False) as model:
         np.testing.assert_allclose(model.run({"a": a})["y"], a.astype(float) @ weights, rtol=error, atol=error)
@@ -346,7 +353,7 @@ def test_rows_of_8_bits_are_the_same_in_batches_of_other_sizes():
             np.testing.assert_array_equal(model.run({"a": a[:rows]})["y"], whole[:rows])
 
 
-@pytest.mark.parametrize("change", [{"block_size": 24}, {"bits": 2}, {"accuracy_level": 5}])
+@pytest.mark.parametrize("change", [{"block_size": 24}, {"bits": 2}, {"bits": 3}, {"accuracy_level": 5}])
 def test_what_has_no_expression_is_refused(change):
     proto, _, _ = nbits_product(4, level=0)
     for attribute in proto.graph.node[0].attribute:
