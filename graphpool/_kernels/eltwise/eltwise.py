@@ -318,7 +318,7 @@ def _pack_views(views: tuple[_View, ...]) -> Any:
 
 def _repeats(view: _View) -> bool:
     """Whether blocks of the iteration space find the same elements in a view: one, or rows that repeat."""
-    return hint_of(view.axes[0][1]) == 0 or (len(view.axes) == 2 and hint_of(view.axes[1][1]) == 0)
+    return hint_of(view.axes[0][1]) == 0 or (len(view.axes) > 1 and hint_of(view.axes[1][1]) == 0)
 
 
 @lru_cache(_MOST_PROGRAMS)

@@ -225,11 +225,23 @@ static void GP_NAME(load_short_rows)(const gp_view *view, void *const *args, GP_
     }
 }
 
-/* Load n elements. A row that repeats (a bias along the last axis) is read once and then copied within L1. */
-static void GP_NAME(load_view)(const gp_view *view, void *const *args, GP_REG *values, int64_t first, int64_t n)
+/* After how many of n elements of a view they repeat, if their first one alone says what they are; else 0. */
+static int64_t GP_NAME(find_period)(const gp_view *view, int64_t first, int64_t n, int64_t *offset)
 {
-    const int repeats = view->ndim == 2 && view->stride[1] == 0 && view->dim[0] < n;
-    int64_t done = repeats ? view->dim[0] : n;
+    gp_position p;
+    gp_locate(view, first, &p);
+    *offset = p.offset;
+    if (view->stride[0] == 0 && view->dim[0] - p.at[0] >= n)
+        return 1;
+    const int is_row = view->ndim > 1 && view->stride[1] == 0;
+    return is_row && (view->dim[1] - p.at[1]) * view->dim[0] - p.at[0] >= n ? view->dim[0] : 0;
+}
+
+/* Load n elements. A row that repeats (a bias along the last axis) is read once and then copied within L1. */
+static void GP_NAME(load_view)(const gp_view *view, void *const *args, GP_REG *values, int64_t first, int64_t n,
+                               int64_t period)
+{
+    int64_t done = period > 1 && period < n ? period : n;
     if (view->stride[0] == 0 && view->dim[0] <= GP_SHORT_ROW && view->dtype == GP_REG_DTYPE)
         GP_NAME(load_short_rows)(view, args, values, first, done);
     else
@@ -279,18 +291,16 @@ static int GP_NAME(load)(const gp_instr *instr, const gp_view *view, void *const
                          GP_NAME(registers) *s)
 {
     const int32_t dst = instr->dst;
-    gp_position p;
-    gp_locate(view, first, &p);
-    const int is_one = view->stride[0] == 0 && view->dim[0] - p.at[0] >= n;
-    const int is_same = is_one || (view->ndim == 2 && view->stride[1] == 0);
-    if (is_one && n > GP_NAME(GROUP))
+    int64_t offset;
+    const int64_t period = GP_NAME(find_period)(view, first, n, &offset);
+    if (period == 1 && n > GP_NAME(GROUP))
         n = GP_NAME(GROUP);
-    if (is_same && s->n[dst] >= n && s->offset[dst] == p.offset)
-        return is_one;
-    GP_NAME(load_view)(view, args, s->room + dst * s->block, first, n);
-    s->n[dst] = is_same && instr->is_kept ? n : 0;
-    s->offset[dst] = p.offset;
-    return is_one;
+    if (!period || s->n[dst] < n || s->offset[dst] != offset) {
+        GP_NAME(load_view)(view, args, s->room + dst * s->block, first, n, period);
+        s->n[dst] = period && instr->is_kept ? n : 0;
+        s->offset[dst] = offset;
+    }
+    return period == 1;
 }
 
 /* A register of one value holds it n times then. */
@@ -381,7 +391,7 @@ static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, con
             if (is_whole && instr->writes_memory)
                 run = GP_NAME(find_run)(views + instr[1].dst, args, first, n, 0);
             if (run)
-                GP_NAME(load_view)(view, args, run, first, n);
+                GP_NAME(load_view)(view, args, run, first, n, 0);
             else
                 is_one = GP_NAME(load)(instr, view, args, first, n, s);
             instr += run != NULL; /* the STORE behind it is done */
@@ -400,12 +410,25 @@ static int64_t GP_NAME(find_row)(const gp_eltwise *program)
     return 0;
 }
 
+/* Elements of a block: all registers have room in twice `most`, and in `most` those that are no kept ones, of which mostly a
+ * group is touched. */
+static int64_t GP_NAME(find_block)(const gp_eltwise *program, int64_t most)
+{
+    const gp_instr *instr = gp_eltwise_instrs(program);
+    int64_t nchanging = program->nregisters;
+    for (int64_t i = 0; i < program->ninstrs; i++)
+        nchanging -= instr[i].is_kept;
+    const int64_t room = nchanging > 0 ? most / nchanging : most, all = 2 * most / program->nregisters;
+    const int64_t block = all < room ? all : room;
+    return (block < GP_BLOCK ? block : GP_BLOCK) & -GP_NAME(LANES);
+}
+
 /* Blocks end where rows do, if they hold an end of one, so that few views begin anew within a block. */
 static void GP_NAME(run)(const gp_eltwise *program, void *const *args, const GP_REG *acc, int64_t first, int64_t last)
 {
     enum { ROOM = GP_ELTWISE_ROOM / sizeof(GP_REG) };
-    _Alignas(64) GP_REG room[ROOM];
-    const int64_t most = ROOM / program->nregisters & -GP_NAME(LANES), block = most < GP_BLOCK ? most : GP_BLOCK;
+    _Alignas(64) GP_REG room[2 * ROOM];
+    const int64_t block = last - first > GP_LONG_RUN ? GP_NAME(find_block)(program, ROOM) : GP_LONG_RUN;
     const int64_t row = last - first > block ? GP_NAME(find_row)(program) : 0;
     int64_t left = row > 0 ? row - first % row : INT64_MAX; /* of the row */
     GP_NAME(registers) s;
