@@ -104,62 +104,102 @@ static void store_f16(const float *restrict src, void *dst, int64_t offset, int6
 }
 
 /* Bytes where rows are contiguous: 32 at a time by conversions that round and packs that saturate, four times as fast as the
- * portable loops, which give the same. NaN becomes 0, and a limit above stands in front of conversions, which give the least
- * integer for what is too large. */
-enum scaling { NOT_SCALED, BY_ONE, BY_EACH };
-
+ * portable loops, which give the same. NaN becomes 0, as the least integer does that conversions of it give where bytes have
+ * no sign, and a limit above stands in front of conversions, which give the least integer for what is too large. */
 #if defined(__AVX2__)
-static inline __m256i to_integers(__m256 x, float hi)
+static inline __m256i to_integers(__m256 x, const int is_signed)
 {
-    return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_and_ps(x, _mm256_cmp_ps(x, x, _CMP_ORD_Q)), _mm256_set1_ps(hi)));
+    const __m256 limited = _mm256_min_ps(_mm256_set1_ps(255), x); /* of two the second one where one is NaN */
+    return _mm256_cvtps_epi32(is_signed ? _mm256_and_ps(limited, _mm256_cmp_ps(x, x, _CMP_ORD_Q)) : limited);
 }
 
-/* round(x / scale) + zero_point of 8 floats, or themselves. */
-static inline __m256 scaled(const float *src, int64_t i, const float *scale, const float *zero_point,
-                            const enum scaling scaling)
+/* Four vectors of integers as bytes, to all of which `added` is added. */
+static inline void store_packed(char *to, const __m256i *v, __m256i added, const int is_signed)
 {
-    enum { NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
-    const __m256 x = _mm256_loadu_ps(src + i);
-    if (scaling == NOT_SCALED)
-        return x;
-    const __m256 by = scaling == BY_ONE ? _mm256_set1_ps(*scale) : _mm256_loadu_ps(scale + i);
-    const __m256 to = scaling == BY_ONE ? _mm256_set1_ps(*zero_point) : _mm256_loadu_ps(zero_point + i);
-    return _mm256_add_ps(_mm256_round_ps(_mm256_div_ps(x, by), NEAREST), to);
-}
-
-static inline int64_t store_bytes(const float *restrict src, char *to, int64_t n, const int is_signed, const float *scale,
-                                  const float *zero_point, const enum scaling scaling)
-{
-#define GP_SCALED(k) to_integers(scaled(src, i + 8 * (k), scale, zero_point, scaling), hi)
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    const float hi = is_signed ? 127.0f : 255.0f;
+    const __m256i low = _mm256_adds_epi16(_mm256_packs_epi32(v[0], v[1]), added);
+    const __m256i high = _mm256_adds_epi16(_mm256_packs_epi32(v[2], v[3]), added);
+    const __m256i bytes = is_signed ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
+    _mm256_storeu_si256((__m256i *)to, _mm256_permutevar8x32_epi32(bytes, order));
+}
+
+static inline int64_t store_bytes(const float *restrict src, char *to, int64_t n, const int is_signed)
+{
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
-        const __m256i low = _mm256_packs_epi32(GP_SCALED(0), GP_SCALED(1));
-        const __m256i high = _mm256_packs_epi32(GP_SCALED(2), GP_SCALED(3));
-        const __m256i bytes = is_signed ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
-        _mm256_storeu_si256((__m256i *)(to + i), _mm256_permutevar8x32_epi32(bytes, order));
+        __m256i v[4];
+        for (int k = 0; k < 4; k++)
+            v[k] = to_integers(_mm256_loadu_ps(src + i + 8 * k), is_signed);
+        store_packed(to + i, v, _mm256_setzero_si256(), is_signed);
+    }
+    return i;
+}
+
+/* round(x / scale) + zero_point, with a scale and a zero point for each element. */
+static inline int64_t round_by_each(const float *restrict src, char *to, int64_t n, const float *scale,
+                                    const float *zero_point, const int is_signed)
+{
+    enum { NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256i v[4];
+        for (int k = 0; k < 4; k++) {
+            const int64_t at = i + 8 * k;
+            const __m256 quotient = _mm256_div_ps(_mm256_loadu_ps(src + at), _mm256_loadu_ps(scale + at));
+            const __m256 sum = _mm256_add_ps(_mm256_round_ps(quotient, NEAREST), _mm256_loadu_ps(zero_point + at));
+            v[k] = to_integers(sum, is_signed);
+        }
+        store_packed(to + i, v, _mm256_setzero_si256(), is_signed);
+    }
+    return i;
+}
+
+/* The same with one of each, until there is a NaN where bytes have a sign. The quotient is a product with the reciprocal and
+ * its correction by what that leaves, rounded as a division would be (Brisebarre, Muller and Raina, "Accelerating correctly
+ * rounded floating-point division when the divisor is known in advance", 2004); what overflows is far beyond a byte. */
+static inline int64_t round_by_one(const float *restrict src, char *to, int64_t n, float scale, float zero_point,
+                                   const int is_signed)
+{
+    const float limit = 0x1p20f * fabsf(scale);
+    if (!(fabsf(scale) > 0x1p-60f && fabsf(scale) < 0x1p60f && zero_point == rintf(zero_point) && fabsf(zero_point) < 256))
+        return 0;
+    const __m256 by = _mm256_set1_ps(scale), inverse = _mm256_set1_ps(1 / scale);
+    const __m256 low = _mm256_set1_ps(-limit), high = _mm256_set1_ps(limit);
+    const __m256i added = _mm256_set1_epi16((int16_t)zero_point);
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256 nans = _mm256_setzero_ps();
+        __m256i v[4];
+        for (int k = 0; k < 4; k++) {
+            const __m256 element = _mm256_loadu_ps(src + i + 8 * k);
+            const __m256 x = _mm256_max_ps(low, _mm256_min_ps(high, element)), near = _mm256_mul_ps(x, inverse);
+            v[k] = _mm256_cvtps_epi32(_mm256_fmadd_ps(_mm256_fnmadd_ps(near, by, x), inverse, near));
+            if (is_signed)
+                nans = _mm256_or_ps(nans, _mm256_cmp_ps(element, element, _CMP_UNORD_Q));
+        }
+        if (is_signed && _mm256_movemask_ps(nans))
+            break;
+        store_packed(to + i, v, added, is_signed);
     }
     return i;
 }
 #else
-static inline int64_t store_bytes(const float *src, char *to, int64_t n, const int is_signed, const float *scale,
-                                  const float *zero_point, const enum scaling scaling)
+static inline int64_t store_bytes(const float *src, char *to, int64_t n, const int is_signed)
 {
-    (void)src, (void)to, (void)n, (void)is_signed, (void)scale, (void)zero_point, (void)scaling;
+    (void)src, (void)to, (void)n, (void)is_signed;
     return 0;
 }
 #endif
 
 static void store_u8(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
 {
-    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 0, NULL, NULL, NOT_SCALED) : 0;
+    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 0) : 0;
     store_u8_portable(src + done, dst, offset + done, stride, n - done);
 }
 
 static void store_s8(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
 {
-    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 1, NULL, NULL, NOT_SCALED) : 0;
+    const int64_t done = stride == 1 ? store_bytes(src, (char *)dst + offset, n, 1) : 0;
     store_s8_portable(src + done, dst, offset + done, stride, n - done);
 }
 
@@ -223,22 +263,31 @@ void gp_store_row(int dtype, const float *src, void *dst, int64_t offset, int64_
     STORES[dtype](src, dst, offset, stride, n);
 }
 
-/* A case for each type and scaling, so that loops do not ask. */
-static int64_t quantize_whole(int dtype, const float *src, char *dst, int64_t n, const float *scale, const float *zero_point,
-                              int are_many)
+/* Of n elements those that vectors take; a case for each type and scaling, so that loops do not ask. */
+static int64_t round_whole(int dtype, const float *src, char *dst, int64_t n, const float *scale, const float *zero_point,
+                           int are_many)
 {
+#if defined(__AVX2__)
     if (are_many)
-        return dtype == GP_U8 ? store_bytes(src, dst, n, 0, scale, zero_point, BY_EACH)
-                              : store_bytes(src, dst, n, 1, scale, zero_point, BY_EACH);
-    return dtype == GP_U8 ? store_bytes(src, dst, n, 0, scale, zero_point, BY_ONE)
-                          : store_bytes(src, dst, n, 1, scale, zero_point, BY_ONE);
+        return dtype == GP_U8 ? round_by_each(src, dst, n, scale, zero_point, 0)
+                              : round_by_each(src, dst, n, scale, zero_point, 1);
+    return dtype == GP_U8 ? round_by_one(src, dst, n, *scale, *zero_point, 0)
+                          : round_by_one(src, dst, n, *scale, *zero_point, 1);
+#else
+    (void)dtype, (void)src, (void)dst, (void)n, (void)scale, (void)zero_point, (void)are_many;
+    return 0;
+#endif
 }
 
 void gp_round_row(int dtype, const float *src, char *dst, int64_t n, const float *scale, const float *zero_point,
-                             int are_many)
+                  int are_many)
 {
-    for (int64_t i = quantize_whole(dtype, src, dst, n, scale, zero_point, are_many); i < n; i += 64) {
-        const int64_t count = n - i < 64 ? n - i : 64;
+    for (int64_t i = 0, count; i < n; i += count) {
+        const int64_t many = are_many ? i : 0;
+        count = round_whole(dtype, src + i, dst + i, n - i, scale + many, zero_point + many, are_many);
+        if (count > 0)
+            continue;
+        count = n - i < 64 ? n - i : 64;
         float part[64];
         for (int64_t k = 0; k < count; k++)
             part[k] = rintf(src[i + k] / scale[are_many * (i + k)]) + zero_point[are_many * (i + k)];
