@@ -39,6 +39,31 @@ static float get_scale(const softmax_params *p, double sum)
     return p->inf_as_zero && sum == 0 ? 0 : (float)(1 / sum);
 }
 
+/* Fetches what a later step reads, and what it writes, of n elements each. */
+GP_INLINE void fetch_ahead(const float *read, const float *written, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 16) {
+        __builtin_prefetch(read + i, 0);
+        __builtin_prefetch(written + i, 1);
+    }
+}
+
+/* Elements between whose exponentials as many of the next row, and of results, are fetched. */
+#define AHEAD 128
+
+/* Sum of e^(x[i] - shift) of n elements; the terms go to y. */
+static double add_row(const float *x, int64_t n, float shift, float *y, const float *next, const float *target,
+                      const int has_room)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += AHEAD) {
+        const int64_t count = gp_min(n - i, AHEAD);
+        fetch_ahead(next + i, target + i, count);
+        sum += gp_exp_block(x + i, count, shift, y + i, has_room);
+    }
+    return sum;
+}
+
 static void softmax_row(const softmax_params *p, const operands *o, const int64_t *at, float *row)
 {
     const int64_t n = p->axis;
@@ -47,14 +72,18 @@ static void softmax_row(const softmax_params *p, const operands *o, const int64_
     const float shift = get_shift(p, gp_row_max(x, n));
     float exps[GP_SUM_BLOCK]; /* of a row that fits: read in vectors as they were written, whatever is left over */
     const int fits = n <= GP_SUM_BLOCK && !p->is_log;
-    const double sum = fits ? gp_exp_block(x, n, shift, exps, 1) : gp_exp_row(x, n, shift, p->is_log ? NULL : y);
+    const double sum = fits ? add_row(x, n, shift, exps, x + n, y, 1) : gp_exp_row(x, n, shift, p->is_log ? NULL : y);
     if (p->is_log) {
         const gp_vf s = gp_splat(shift), log_sum = gp_splat((float)log(sum));
         for (int64_t i = 0; i < n; i += GP_VL)
             gp_store_part(y + i, (gp_load_some(x + i, n - i) - s) - log_sum, n - i);
     } else {
         const gp_vf scale = gp_splat(get_scale(p, sum));
-        for (int64_t i = 0; i < n; i += GP_VL)
+        int64_t i = 0;
+        for (; fits && i + 4 * GP_VL <= n; i += 4 * GP_VL)
+            GP_EACH(k, 4)
+                gp_store(y + i + k * GP_VL, gp_load(exps + i + k * GP_VL) * scale);
+        for (; i < n; i += GP_VL)
             gp_store_part(y + i, (fits ? gp_load(exps + i) : gp_load_some(y + i, n - i)) * scale, n - i);
     }
     gp_emit(&o->sink, y, n, at[1], p->axis_stride[1]);
@@ -63,7 +92,7 @@ static void softmax_row(const softmax_params *p, const operands *o, const int64_
 }
 
 /* Elements of rows of which GP_VL, and their terms, lie in L1. */
-#define SHORT_ROW 128
+#define SHORT_ROW 256
 
 /* Reciprocals of sums, as of `get_scale`. */
 GP_INLINE gp_vf get_scales(const softmax_params *p, gp_vf sums)
@@ -121,6 +150,7 @@ GP_INLINE void softmax_short(const softmax_params *p, const operands *o, int64_t
         const float *x = o->src + at[j][0];
         float *y = terms + j * pitch;
         gp_vf total = {0};
+        fetch_ahead(x + GP_VL * n, o->sink.dst ? o->sink.dst + at[j][1] : x, n);
         int64_t left = n;
         for (; !is_vector && left >= 4 * GP_VL; left -= 4 * GP_VL, x += 4 * GP_VL, y += 4 * GP_VL)
             total += add_exps(x, left, shift[j], is_log, y, 4);
