@@ -174,26 +174,35 @@ static double column_sum_f64(enum gp_term term, const float *const *rows, int64_
     return sum;
 }
 
-/* part[j] += the terms of `count` rows, read side by side: more of them than a processor fetches ahead would be slower. */
-GP_INLINE void add_rows(const enum gp_term term, const float *const *rows, const int count, int64_t w, float *part)
+/* part[j] += the terms of `count` rows, read side by side: more of them than a processor fetches ahead would be slower. What
+ * lies `ahead` of as many of `later` is fetched, as a processor does not see from one page what it will read of the next. */
+GP_INLINE void add_rows(const enum gp_term term, const float *const *rows, const float *const *later, int64_t ahead,
+                        const int count, int64_t w, float *part)
 {
     for (int64_t j = 0; j < w; j += GP_VL) {
         gp_vf total = gp_load(part + j);
-        GP_EACH(i, count)
+        GP_EACH(i, count) {
+            __builtin_prefetch(later[i] + ahead + j);
             total += gp_vterm(term, gp_load_some(rows[i] + j, w - j), (gp_vf){0});
+        }
         gp_store(part + j, total);
     }
 }
 
+/* Columns of which a few rows fill what is fetched at a time; fewer are mostly all that rows have. */
+#define WIDE 128
+
 /* Add the terms of n rows of w columns; where f32 does not hold the sum, f64 does. */
 GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n, int64_t w, double *sum)
 {
-    float part[GP_MOST_COLUMNS] = {0};
+    float part[GP_MOST_COLUMNS];
+    const int64_t ahead = w > WIDE ? 0 : GP_COLUMN_ROWS * w;
     int64_t i = 0;
+    memset(part, 0, (size_t)((w + GP_VL - 1) / GP_VL * GP_VL) * sizeof *part);
     for (; i + 4 <= n; i += 4)
-        add_rows(term, rows + i, 4, w, part);
+        add_rows(term, rows + i, rows + i + (w > WIDE && i + 8 <= n ? 4 : 0), ahead, 4, w, part);
     for (; i < n; i++)
-        add_rows(term, rows + i, 1, w, part);
+        add_rows(term, rows + i, rows + i, ahead, 1, w, part);
     const int sound = are_sums_sound(term, part, w);
     for (int64_t j = 0; j < w; j++)
         sum[j] += sound ? part[j] : column_sum_f64(term, rows, n, j);
@@ -257,20 +266,22 @@ static void scan_columns(const reduce_params *p, enum reduce_term term, const fl
 static void reset(enum reduce_term term, int64_t w, state *s)
 {
     for (int64_t j = 0; j < (w + GP_COLUMNS - 1) / GP_COLUMNS * GP_COLUMNS; j++) { /* vectors are whole */
-        s->sum[j] = term == PRODUCT;
-        s->best[j] = -INFINITY;
+        if (term == BEST)
+            s->best[j] = -INFINITY;
+        else
+            s->sum[j] = term == PRODUCT;
     }
 }
 
 static void get_results(const reduce_params *p, const state *s, int64_t w, float *results)
 {
-    const double count = (double)(p->npoints * p->run);
+    const double share = 1 / (double)(p->npoints * p->run);
     if (p->term == BEST)
         for (int64_t j = 0; j < w; j++)
             results[j] = (float)p->sign * s->best[j];
     else if (p->finish == MEAN)
         for (int64_t j = 0; j < w; j++)
-            results[j] = (float)(s->sum[j] / count);
+            results[j] = (float)(s->sum[j] * share);
     else if (p->finish == ROOT)
         for (int64_t j = 0; j < w; j++)
             results[j] = (float)sqrt(s->sum[j]);
