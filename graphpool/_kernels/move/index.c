@@ -163,15 +163,30 @@ typedef struct __attribute__((packed)) {
         *(is_read ? row : element) = *(is_read ? element : row);                                                       \
     }
 
-/* The same where elements are read that one index after the other picks of a row that lies side by side. */
-#define GP_PICK_ELEMENTS(index_type, type)                                                                             \
-    const index_type *restrict x = (const index_type *)indices + at.indices;                                           \
-    const type *restrict from = (const type *)(tensor + at.base);                                                      \
-    type *restrict to = (type *)rows;                                                                                  \
-    for (int64_t i = 0; i < count; i++) {                                                                              \
-        const int64_t index = x[i];                                                                                    \
-        to[i] = from[index + (index >> 63 & dim)];                                                                     \
+/* The same where elements are read that one index after the other picks of a row that lies side by side. Functions of their
+ * own have registers enough: the shorter the loop, the more of its loads are on their way at once. */
+#define GP_PICK(index_type, type)                                                                                      \
+    static __attribute__((noinline)) void pick_##type##_##index_type(                                                  \
+        const index_type *restrict x, const type *restrict from, type *restrict to, int64_t count, int64_t dim)        \
+    {                                                                                                                  \
+        _Pragma("GCC unroll 4") for (int64_t i = 0; i < count; i++)                                                    \
+        {                                                                                                              \
+            const int64_t index = x[i];                                                                                \
+            to[i] = from[index < 0 ? index + dim : index];                                                             \
+        }                                                                                                              \
     }
+#define GP_PICKS(type) GP_PICK(int64_t, type) GP_PICK(int32_t, type)
+
+GP_PICKS(uint8_t)
+GP_PICKS(uint16_t)
+GP_PICKS(uint32_t)
+GP_PICKS(uint64_t)
+GP_PICKS(three_words)
+GP_PICKS(four_words)
+
+#define GP_PICK_ELEMENTS(index_type, type)                                                                             \
+    pick_##type##_##index_type((const index_type *)indices + at.indices, (const type *)(tensor + at.base),             \
+                               (type *)rows, count, dim);
 
 #define GP_MOVE_LINE(type)                                                                                             \
     if (is_read && step.indices == 1 && step.base == 0 && stride == (int64_t)sizeof(type)) {                           \
@@ -288,11 +303,14 @@ GP_DEFINE_INDEX_KERNEL(any_gather)
             continue;
         }
         for (int64_t i = 0; i < count; i++, to += p->row_nbytes, at.indices += step.indices, at.base += step.base) {
+            const int64_t offset = row_at(p, args[1], at, &outside);
             if (p->row_nbytes >= 64 && i + GP_AHEAD < count) {
                 const place later = {at.indices + GP_AHEAD * step.indices, at.base + GP_AHEAD * step.base};
-                fetch_row((const char *)args[0] + row_at(p, args[1], later, &ahead), p->row_nbytes);
+                const int64_t next = row_at(p, args[1], later, &ahead);
+                if (next < offset || next - offset > 2 * GP_AHEAD * p->row_nbytes) /* else it is fetched without being asked */
+                    fetch_row((const char *)args[0] + next, p->row_nbytes);
             }
-            copy_row(to, (const char *)args[0] + row_at(p, args[1], at, &outside), p->row_nbytes);
+            copy_row(to, (const char *)args[0] + offset, p->row_nbytes);
         }
     }
     return outside != 0;
