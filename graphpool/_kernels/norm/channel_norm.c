@@ -139,9 +139,11 @@ static void normalise_runs(const channel_params *p, const gp_sink *sink, const f
             const float *x = gp_gather(from, p->run_stride[0], p->run, ws->row);
             const int64_t offset = dst + c * p->channel_stride[1] + at[1];
             float *y = gp_sink_row(sink, offset, p->run_stride[1], ws->row);
-            const float added = ws->offset[c], scale = ws->scale[c], shift = ws->shift[c];
-            for (int64_t k = 0; k < p->run; k++)
-                y[k] = GP_DEVIATION(x[k], added) * scale + shift;
+            const gp_vf added = gp_splat(ws->offset[c]), scale = gp_splat(ws->scale[c]), shift = gp_splat(ws->shift[c]);
+            for (int64_t k = 0; k < p->run; k += GP_VL) {
+                const gp_vf v = gp_load_some(x + k, p->run - k);
+                gp_store_part(y + k, gp_vfma(v, gp_splat(0.25f), added) * scale + shift, p->run - k);
+            }
             gp_emit(sink, y, p->run, offset, p->run_stride[1]);
         }
 }
