@@ -325,8 +325,8 @@ def _repeats(view: _View) -> bool:
 def _instructions(steps: tuple[_Step, ...], numbers: bytes, repeats: tuple[bool, ...]) -> tuple[int, int, bytes]:
     """How many instructions and registers, and the instructions as bytes.
 
-    `numbers`, those of all steps bit for bit, tell 0.0 from -0.0, which are equal. `repeats` says of which views registers
-    keep elements, if there are registers enough.
+    `numbers`, those of all steps bit for bit, tell 0.0 from -0.0, which are equal. `repeats` says of which views
+    registers keep elements, if there are registers enough.
     """
     kept = {index for index, step in enumerate(steps) if step.op == _CONST or (step.op == _LOAD and repeats[step.view])}
     try:

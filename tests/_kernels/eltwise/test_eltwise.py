@@ -1,3 +1,4 @@
+import math
 import re
 from pathlib import Path
 
@@ -254,6 +255,55 @@ def test_a_number_for_each_row(isa, width):
     np.testing.assert_array_equal(found[2], b * np.float32(3))
     terms = (b / x - b * np.float32(3)).astype(np.float64) * (b * b)
     np.testing.assert_allclose(found[3], terms + b * 3, rtol=1e-6, atol=1e-6 * np.abs(terms).max())
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("shape", [(3, 5, 128), (2, 40, 17), (4, 1, 2800), (3, 300, 16), (70, 2, 48)])
+def test_rows_for_each_matrix(isa, shape):
+    """Operands that repeat within a matrix, as masks do, and within all: one row, one column, one number each."""
+    x = samples(math.prod(shape)).reshape(shape)
+    operands = [
+        samples(math.prod(s), seed=1).reshape(s) for s in ((shape[0], 1, shape[2]), shape[2:], (shape[0], 1, 1))
+    ]
+    builder = EltwiseBuilder(shape)
+    value, expected = builder.load(0, "f32"), x
+    for arg, operand in enumerate(operands, start=1):
+        strides = np.broadcast_to(operand, shape).strides
+        value = builder.binary("add", value, builder.load(arg, "f32", [stride // 4 for stride in strides]))
+        expected = expected + operand
+    builder.store(4, "f32", None, value)
+    out = Guarded(x.nbytes)
+    builder.build(isa)(x, *operands, out.bytes)
+    np.testing.assert_array_equal(out.array(np.float32, shape), expected)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+@pytest.mark.parametrize("by", ["number", "loaded number", "loaded"])
+@pytest.mark.parametrize("scale", [0.05, 1 / 3, 7.0, 1.9999999, 1e-30, 1e30, 0.0, np.inf])
+def test_quantised_extremes(isa, dtype, by, scale):
+    """Every tie, what saturates, and numbers that are none, as a division and a rounding give them."""
+    ties = (np.arange(-300, 300) + 0.5) * (scale if np.isfinite(scale) else 1)
+    special = [0.0, -0.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, -1e-40, 1e-30, 2.5]
+    x = np.concatenate([ties, np.nextafter(ties, 0), 50 * samples(999), special]).astype(np.float32)
+    scales, zero_points = np.full(x.size, scale, np.float32), np.full(x.size, 3, np.float32)
+    builder = EltwiseBuilder((x.size,))
+    loaded = builder.load(0, "f32")
+    if by == "number":
+        value = builder.unary("quantize", loaded, np.float32(scale), 3.0)
+    else:
+        stride = (int(by == "loaded"),)
+        value = builder.ternary("quantize_by", loaded, builder.load(1, "f32", stride), builder.load(2, "f32", stride))
+    builder.store(3, dtype, None, value)
+    out = Guarded(x.size)
+    builder.build(isa)(x, scales, zero_points, out.bytes)
+    with np.errstate(all="ignore"):
+        rounded = np.rint(x / scales) + zero_points
+    low, high = eltwise.BYTE_LIMITS[dtype]
+    expected = np.clip(np.where(np.isnan(rounded), 0, rounded), low, high).astype(
+        np.uint8 if dtype == "u8" else np.int8
+    )
+    np.testing.assert_array_equal(out.array(expected.dtype, x.shape), expected)
 
 
 @pytest.mark.parametrize("isa", isas())
