@@ -17,6 +17,7 @@ from onnx import defs
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference.ops import aionnx_preview_training, aionnxml, load_op
 
+from graphpool.onnx.experts import EXPERT_OPS
 from graphpool.onnx.host_ops import RANDOM
 from graphpool.onnx.host_texts import BY_DOMAIN as TEXTS
 from graphpool.onnx.inline import CONTROL_FLOW, SPELT_OUT
@@ -123,7 +124,7 @@ def generate(path: Path) -> None:
             "|---|---|---|--:|--:|--:|",
         ]
         lines += _rows(domain, counts)
-    names = ", ".join(f"`{name}`" for name in sorted(converters_of("com.microsoft")))
+    names = ", ".join(f"`{name}`" for name in sorted({*converters_of("com.microsoft"), *EXPERT_OPS}))
     lines += ["", "## com.microsoft", "", f"Kernels run {names}; [their forms](onnx.md#ops-of-onnx-runtime)."]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

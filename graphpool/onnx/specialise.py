@@ -1,7 +1,8 @@
 """Rewrites a model once, whatever its input shapes will be, and specialises it to input shapes.
 
 Nodes that nobody needs go, constants are computed, products of integers become those of the floats that they stand for
-(integers.py), numbers of 2 bits get 4, and Scatter gets its new name. Other rules are the graph's and the backend's.
+(integers.py), numbers of 2 bits get 4, experts
+become branches, and Scatter gets its new name. Other rules are the graph's and the backend's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .arrays import make_attribute
 from .boundary import Boundary
 from .build import Value, static_id
 from .encoders import with_table
+from .experts import EXPERT_OPS, with_branches
 from .fold import fold_constants, is_kept
 from .integers import restore_floats
 from .node import Node, make_node, names_read, needed
@@ -241,14 +243,14 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     outputs = [port.name for port in source.outputs]
     constants = dict(source.constants)
     renamed = [n.changed(op_type="ScatterElements") if n.op_type == "Scatter" else n for n in source.nodes]
-    nodes = needed([own for node in renamed for own in _rewritten(node, constants)], outputs)
+    nodes = needed([own for node in renamed for own in _rewritten(source, node, constants)], outputs)
     nodes, constants = fold_constants(source, nodes, constants)
     nodes = needed(restore_floats(source, nodes, constants), outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}
 
 
-def _rewritten(node: Node, constants: dict[str, Any]) -> list[Node]:
+def _rewritten(source: OnnxModel, node: Node, constants: dict[str, Any]) -> list[Node]:
     """What stands for a node: itself, or nodes of which kernels run more; `constants` is extended."""
     if node.op_type == "Compress" and node.domain in ("", "ai.onnx"):
         return _without_compress(node, constants)
@@ -256,6 +258,8 @@ def _rewritten(node: Node, constants: dict[str, Any]) -> list[Node]:
         return _without_texts(node, constants)
     if node.op_type == "LabelEncoder" and node.domain == "ai.onnx.ml" and len(node.input) == 1:
         return [with_table(node, constants)]
+    if node.op_type in EXPERT_OPS and node.domain == "com.microsoft":
+        return with_branches(node, constants, source.bounds.limits)
     if node.op_type == "MatMulNBits" and node.attrs.get("bits") == 2:
         return [with_four_bits(node, constants)]
     return [node]

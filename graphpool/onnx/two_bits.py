@@ -11,7 +11,7 @@ from .arrays import make_attribute
 if TYPE_CHECKING:
     from .node import Node
 
-__all__ = ["with_four_bits"]
+__all__ = ["widened", "with_four_bits"]
 
 _WEIGHTS, _POINTS = 1, 3
 """Inputs of MatMulNBits."""
@@ -38,10 +38,10 @@ def with_four_bits(node: Node, constants: dict[str, Any]) -> Node:
         given = constants.get(names[index])
         if given is not None and given.dtype == np.uint8 and names[index] in node.input:
             names[index] += "/4 bits"
-            constants[names[index]] = _widened(np.asarray(given))
+            constants[names[index]] = widened(np.asarray(given))
     return node.changed(inputs=names, without=("bits",), added=make_attribute("bits", 4))
 
 
-def _widened(packed: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def widened(packed: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Numbers of 2 bits, the first in the low bits, in 4 bits each."""
     return np.stack([_PAIRS[packed & 15], _PAIRS[packed >> 4]], axis=-1).reshape(*packed.shape[:-1], -1)
