@@ -31,8 +31,9 @@ def with_four_bits(node: Node, constants: dict[str, Any]) -> Node:
     if not all(name in constants for name in packed):
         return node
     rows, k, block = (node.attrs.get(name, 0) for name in ("N", "K", "block_size"))
-    if not names[_POINTS] and rows > 0 and block > 0:
-        groups, names[_POINTS] = -(-k // block), f"{node.label}/half"
+    groups = -(-k // block) if block > 0 else 0
+    if not names[_POINTS] and 0 < rows * groups <= 4 * constants[names[_WEIGHTS]].size:  # others are refused later
+        names[_POINTS] = f"{node.label}/half"
         constants[names[_POINTS]] = np.full(rows * ((groups + 1) // 2), 0x22, np.uint8)
     for index in (_WEIGHTS, _POINTS):
         given = constants.get(names[index])
