@@ -136,25 +136,39 @@ static void gp_find_pixels(const gp_conv_blocks *p, const char *src, int64_t num
 }
 
 #if GP_HAS_AMX
-/* Finds how the pixels of a task follow one another, if the same number of bytes leads from each to the next, of which
- * those between two lines are no more than a quarter of all. */
+/* Whether so many rows are few enough to be multiplied for so many pixels: at most a quarter of the tiles more. */
+static int gp_is_worthwhile(int64_t rows, int64_t pixels)
+{
+    return gp_amx_depth(rows) * 4 <= gp_amx_depth(pixels) * 5;
+}
+
+/* Finds how the pixels of a task follow one another, if the same number of bytes leads from each to the next of its line, and
+ * what lies between the lines, or up to whole tiles for each, can be multiplied too. Behind the last line may be the end of
+ * all: it is packed, unless the pixels of all lines are rows one behind the other. */
 static void gp_find_lying(const gp_conv_blocks *p, const gp_conv_pixels *pixels, gp_amx_matrix *matrix)
 {
-    const int64_t lines = pixels->at.rows, cols = pixels->at.cols;
+    const int64_t lines = pixels->at.rows, cols = pixels->at.cols, count = lines * cols, both = 2 * GP_AMX_ROWS;
     const char *const *row = pixels->row;
-    *matrix = (gp_amx_matrix){.rows = lines * cols, .cols = cols, .pitch = cols};
-    if (p->words % GP_AMX_WORDS || cols == 1)
+    *matrix = (gp_amx_matrix){.rows = count, .cols = cols, .pitch = cols};
+    if (p->words % GP_AMX_WORDS || cols == 1 || count < both)
         return;
     const int64_t step = row[1] - row[0], line = lines > 1 ? row[cols] - row[0] : step * cols;
-    if (step <= 0 || line < step * cols || line % step)
+    if (step <= 0 || line < step * cols)
         return;
-    const int64_t rows = (lines - 1) * (line / step) + cols;
-    if (rows < 2 * GP_AMX_ROWS || gp_amx_depth(rows) * 4 > gp_amx_depth(lines * cols) * 5)
-        return;
-    matrix->lying = (gp_amx_source){row[0], step, GP_AMX_ROWS * step, 64, p->runs, p->words, pixels->run};
-    matrix->blocks = rows / (2 * GP_AMX_ROWS);
-    matrix->rows = rows;
-    matrix->pitch = line / step;
+    const int64_t between = line / step, whole = gp_amx_depth(cols) * GP_AMX_ROWS;
+    gp_amx_source lying = {row[0], step, GP_AMX_ROWS * step, both * step, 64, p->runs, p->words, pixels->run};
+    if (line % step == 0 && gp_is_worthwhile((lines - 1) * between + cols, count)) {
+        matrix->rows = (lines - 1) * between + cols;
+        matrix->pitch = between;
+        matrix->blocks = matrix->rows / both;
+    } else if (whole <= both && (whole - cols) * step <= line && gp_is_worthwhile(lines * whole, count)) {
+        lying.next = whole == both ? lying.next : line;
+        lying.down = whole == both ? line : 2 * line;
+        matrix->rows = lines * whole;
+        matrix->pitch = whole;
+        matrix->blocks = (lines - 1) * whole / both;
+    }
+    matrix->lying = lying;
 }
 
 /* Brings the pixels of a task to tiles that cannot be loaded from where they are. */

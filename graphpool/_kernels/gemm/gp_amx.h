@@ -2,7 +2,7 @@
  *
  * Panels are in its layout as they are: 16 words of 16 columns are a tile of B, its rows as far apart as those of the panel.
  * Rows of A are loaded from where they lie, if so many bytes lead from each to the next and their words are whole tiles: of
- * a convolution those of the pixels of a line, and what lies between the lines is multiplied too and then left out. Other
+ * a convolution those of the pixels of a line, and what lies behind them is multiplied too and then left out. Other
  * rows come to scratch as tiles, 16 rows by 16 words one behind the other, zeros behind the last word, so that their place
  * in memory does not matter and loads fill whole lines. 32 rows by a panel are multiplied at a time: four tiles of sums, two
  * of A, two of B, 16 cycles for each of four products, in which four tiles are loaded. Sums then go to memory, and
@@ -172,10 +172,10 @@ GP_INLINE void gp_amx_pack_row(const char *row, const gp_amx_piece *piece, int64
 }
 
 /* Rows of A as tiles are loaded of them: runs of `words` words, each run[r] bytes behind where a row begins. Bytes from a row
- * to the next, to that behind a tile, and from a tile to the next along k. */
+ * to the next, from a tile to that below it, from two tiles to the next two below, and from a tile to the next along k. */
 typedef struct {
     const char *data;
-    int64_t row, next, step;
+    int64_t row, next, down, step;
     int64_t runs, words;
     const int64_t *run;
 } gp_amx_source;
@@ -185,8 +185,9 @@ static const int64_t gp_amx_one_run = 0;
 /* Such of rows that have been brought to tiles. */
 GP_INLINE gp_amx_source gp_amx_tiles(const char *tiles, int64_t words, int64_t depth)
 {
-    return (gp_amx_source){tiles, GP_AMX_NBYTES / GP_AMX_ROWS, depth * GP_AMX_NBYTES, GP_AMX_NBYTES, 1, words,
-                           &gp_amx_one_run};
+    return (gp_amx_source){
+        tiles, GP_AMX_NBYTES / GP_AMX_ROWS, depth * GP_AMX_NBYTES, 2 * depth * GP_AMX_NBYTES, GP_AMX_NBYTES, 1, words,
+        &gp_amx_one_run};
 }
 
 /* All rows: `blocks` times two tiles of them where they lie, the others as tiles. Of each `pitch` rows the first `cols`
@@ -310,7 +311,7 @@ static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type 
     queue->ahead = (const char *)(b + panels * panel_step);
     queue->ahead_lines = (GP_AMX_WORDS * GP_PANEL * 4 / 64 + blocks - 1) / blocks;
     gp_amx_source source = a->blocks ? a->lying : a->packed;
-    for (int64_t block = 0; block < blocks; block++, source.data += 2 * source.next) {
+    for (int64_t block = 0; block < blocks; block++, source.data += source.down) {
         if (block && block == a->blocks)
             source = a->packed;
         const int64_t count = gp_min(a->rows - block * 2 * GP_AMX_ROWS, 2 * GP_AMX_ROWS);
