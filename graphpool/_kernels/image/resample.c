@@ -209,6 +209,9 @@ static void take_row(const int32_t *restrict low, const float *restrict from, fl
         memcpy(second, to, (size_t)m * sizeof *to);
 }
 
+/* Elements of results that are fetched before they are written. */
+enum { AHEAD = 1024 };
+
 /* n_rows rows of results of planes, plane by plane, so that results are written one behind the other. Two rows that read
  * the same row of the source are written at once. */
 static void pick_rows(const gp_resample *p, const axis_points *x, const int32_t *lines, const gp_row *row, int64_t n_rows,
@@ -225,6 +228,8 @@ static void pick_rows(const gp_resample *p, const axis_points *x, const int32_t 
             const float *from = src + lines[r] * w->src[1];
             const int is_twice = r + 1 < n_rows && lines[r] == lines[r + 1];
             float *second = to + is_twice * w->dst[1];
+            for (int64_t i = 0; i < m * (1 + is_twice); i += 16)
+                __builtin_prefetch(to + AHEAD + i, 1);
             if (!points.is_dense)
                 take_row(points.low, from, to, second, m);
             else if (n >= GP_VL)
