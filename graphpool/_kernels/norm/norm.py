@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
-from graphpool._sizes import largest
+from graphpool._sizes import largest, least
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["NormOptions", "batch_moments", "group_norm", "layer_norm"]
 
 _COLUMNS = number("GP_COLUMNS")
+
+_TASK_POINTS = 4096
+"""Elements of several groups of a task: what one of them waits for is hidden behind the others."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,8 @@ def group_norm(
     """Normalise over the points and the channels of each group of each sample, which axis 0 counts.
 
     Arguments as of `layer_norm`: gamma and beta one a channel, statistics of shape (samples, groups). `groups` divides
-    the channels, whose axis is 1 for NCX and -1 for NXC. Tasks: a group each, or with contiguous channels as many
-    groups as make 64 channels.
+    the channels, whose axis is 1 for NCX and -1 for NXC. Tasks: a group each, more where these are small, or with
+    contiguous channels as many groups as make 64 channels.
     """
     axis = normalise_axis(channel_axis, len(shape))
     if axis == 0 or groups < 1 or shape[axis] % groups:
@@ -97,7 +100,7 @@ def group_norm(
     points = [k for k in range(1, len(shape)) if k != axis]
     group = max(shape[axis] // groups, 1)
     values = _channels(shape, axis, points, src, dst)
-    width = group * max(1, _COLUMNS // group) if values["by_channel"] else group
+    width = group * _task_groups(group, prod([shape[k] for k in points]), values["by_channel"])
     values |= {"outer": outer, "width": width, "group": group, "stat_stride": (1, 1), **options.fields()}
     ntasks, scratch_nbytes = samples * -(-shape[axis] // width), _channel_scratch(values)
     return pack("f32_group_norm", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=options.epilogue, isa=isa)
@@ -115,12 +118,13 @@ def batch_moments(
 
     Arguments: src, mean, variance, offset, scale; the latter dense, one a channel, such that ``(x / 4 + offset) *
     scale`` is ``(x - mean) / sqrt(variance + epsilon)`` also where x - mean or the variance would overflow. Tasks:
-    channels, by 64 where they are contiguous.
+    channels, more where these are small, by 64 where they are contiguous.
     """
     axis = normalise_axis(channel_axis, len(shape))
     src = check_strides("src", shape, src_strides)
-    values = _channels(shape, axis, [k for k in range(len(shape)) if k != axis], src, src)
-    width = _COLUMNS if values["by_channel"] else 1
+    points = [k for k in range(len(shape)) if k != axis]
+    values = _channels(shape, axis, points, src, src)
+    width = _task_groups(1, prod([shape[k] for k in points]), values["by_channel"])
     values |= {
         "width": width, "group": 1, "stat_stride": (1, 1), "gamma": -1, "beta": -1, "mean": 1, "variance": 2, "dst": -1,
         "offset": 3, "scale": 4, "epsilon": epsilon,
@@ -151,6 +155,13 @@ def _channels(
         "points": walked, "npoints": npoints, "run": run, "run_stride": run_strides, "channels": shape[axis],
         "channel_stride": (src[axis], dst[axis]), "by_channel": by_channel,
     }  # fmt: skip
+
+
+def _task_groups(group: int, npoints: int, by_channel: bool) -> int:
+    """Groups of a task, of `group` channels with so many points: as many as are in L1, if they are not side by side."""
+    if by_channel:
+        return max(1, _COLUMNS // group)
+    return largest(1, least(_COLUMNS, _TASK_POINTS // largest(1, group * npoints)))
 
 
 def _channel_scratch(values: dict[str, Any]) -> int:
