@@ -3,7 +3,8 @@
     python -m bench.bench_ops [--seconds 0.3] [--only convT]    a table, both in turns in one process
 
 Models of one op, images channels first as ONNX has them, so that copies between layouts count; decoders are three
-transposed convolutions with ReLU. One thread, processor time, the least of many runs into arrays that are there.
+transposed convolutions with ReLU. One thread, processor time, the tenth percentile of many runs into arrays that are
+there.
 """
 
 from __future__ import annotations
@@ -255,6 +256,13 @@ CASES: dict[str, Case] = {
     "InstanceNormalization 512x100": ((1, 512, 100), [Node("InstanceNormalization", ((512,), (512,)))]),
     "LayerNormalization 10000x17": layer_norm(10000, 17),
     **{f"Softmax {m}x{n}": ((m, n), [Node("Softmax")]) for m, n in ((2048, 50), (1000, 77), (512, 512), (12544, 3))},
+    "Softmax 8x1500x7 axis 1": ((8, 1500, 7), [Node("Softmax", (), {"axis": 1})]),
+    "ReduceSum 8x3x100x7 axis 1": ((8, 3, 100, 7), [Node("ReduceSum", (np.array([1]),))]),
+    "BatchNormalization 64x56x56": (
+        (1, 64, 56, 56), [Node("BatchNormalization", ((64,), (64,), (64,), np.ones(64, np.float32)))]),
+    "DequantizeLinear, s8 768x768 rows": (numbers("int8", 768, 768), [
+        Node("DequantizeLinear", (numbers("float32", 768) / 500, np.zeros(768, np.int8)), {"axis": 0})]),
+    "Gather 512 rows 50257x64": ((50257, 64), [Node("Gather", (numbers("int64", 512, largest=50000),))]),
     **{f"MatMul {m}x{k}x{n}": ((m, k), [Node("MatMul", ((k, n),))])
        for m, k, n in ((1000, 64, 3), (1000, 3, 64), (10000, 8, 8), (64, 64, 64))},
     "MatMul 12x128x64x128": ((12, 128, 64), [Node("MatMul", ((12, 64, 128),))]),
@@ -338,14 +346,17 @@ def count(name: str, result: Any) -> dict[str, int]:
     return counted
 
 
-def least_seconds(run: Callable[[], object], seconds: float) -> float:
-    """Least processor time of a run."""
-    best, end = np.inf, time.process_time() + seconds
+def low_seconds(run: Callable[[], object], seconds: float) -> float:
+    """Processor time below which a tenth of the runs stay.
+
+    The least is at times next to nothing on virtual machines, whose hosts take time away from clocks afterwards.
+    """
+    times, end = [], time.process_time() + seconds
     while time.process_time() < end:
         start = time.process_time_ns()
         run()
-        best = min(best, (time.process_time_ns() - start) / 1e9)
-    return best
+        times.append(time.process_time_ns() - start)
+    return float(np.percentile(times, 10)) / 1e9
 
 
 def main() -> None:
@@ -358,7 +369,7 @@ def main() -> None:
     for name in CASES:
         if options.only in name:
             with gp.Engine(threads=1) as engine:
-                own, other = (least_seconds(run, options.seconds) * 1e6 for run in runners(name, engine))
+                own, other = (low_seconds(run, options.seconds) * 1e6 for run in runners(name, engine))
             print(f"| {name} | {own:.0f} | {other:.0f} | {own / other:.2f} |", flush=True)
 
 

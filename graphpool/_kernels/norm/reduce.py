@@ -149,13 +149,14 @@ def _divide(
     return {
         "points": walked, "npoints": npoints, "run": run, "run_stride": run_stride, "outer": outer, "width": width,
         "width_stride": width_strides, "outer_size": outer_size, "by_column": by_column,
-        "tile": _tile(width) if by_column else max(1, min(_COLUMNS, _TASK_ELEMENTS // max(count, 1))),
+        "tile": _tile(width, count) if by_column else max(1, min(_COLUMNS, _TASK_ELEMENTS // max(count, 1))),
     }  # fmt: skip
 
 
-def _tile(width: int) -> int:
-    """Columns, or lines, of a task."""
-    return least(_MOST_COLUMNS, largest(_COLUMNS, width // _LEAST_TASKS // _COLUMNS * _COLUMNS))
+def _tile(width: int, count: int) -> int:
+    """Columns, or lines, of a task, each of `count` elements."""
+    most = largest(width // _LEAST_TASKS, _TASK_ELEMENTS // largest(count, 1))
+    return least(_MOST_COLUMNS, largest(_COLUMNS, most // _COLUMNS * _COLUMNS))
 
 
 def _scan(
@@ -167,7 +168,7 @@ def _scan(
     outer, count = space(dims, *strides)
     values = {
         "outer": outer, "axis": shape[axis], "axis_stride": (src[axis], dst[axis]), "width": width,
-        "width_stride": width_strides, "tile": _tile(width), **flags,
+        "width_stride": width_strides, "tile": _tile(width, shape[axis]), **flags,
     }  # fmt: skip
     ntasks = count * -(-width // values["tile"]) if shape[axis] else 0
     return pack(name, values, ntasks=ntasks, isa=isa)
