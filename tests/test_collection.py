@@ -3,12 +3,15 @@ import os
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
+from onnx import helper
 
 import graphpool as gp
 from graphpool._collection import collection_paused
-from tests.helpers.onnx_models import node_model, random_array
+from graphpool.graph.partition import Partition
+from tests.helpers.onnx_models import make_model, node_model, random_array
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +75,9 @@ def test_a_forked_child_collects():
 
 def test_loading_and_specialising_pause_and_let_go(monkeypatch):
     seen = []
-    compile_ = gp.graph.partition.Partition.compile
+    compile_ = Partition.compile
     monkeypatch.setattr(
-        gp.graph.partition.Partition, "compile",
+        Partition, "compile",
         lambda *args, **options: (seen.append(gc.isenabled()), compile_(*args, **options))[1],
     )  # fmt: skip
     model, feeds = node_model("Relu", [random_array((3, 4))])
@@ -113,3 +116,43 @@ assert gc.get_freeze_count() == count > 0
 
 def test_objects_settle_in_the_oldest_generation_but_where_some_are_frozen():
     subprocess.run([sys.executable, "-c", SETTLE], check=True)
+
+
+def left_to_the_collector(work):
+    """What of the library's is in cycles when something has been done, or was refused for want of memory; which."""
+    is_refused = False
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        work()
+    except gp.OutOfMemoryError:
+        is_refused = True
+    finally:
+        gc.collect()
+        gc.set_debug(0)
+    names = {type(found).__name__ for found in gc.garbage}
+    names |= {found.__qualname__ for found in gc.garbage if isinstance(found, types.FunctionType)}
+    gc.garbage.clear()
+    return names & {
+        "OutOfMemoryError",
+        "Executable",
+        "Op",
+        "frame",
+        "_Expression.__call__.<locals>.content_of",
+    }, is_refused
+
+
+def test_what_is_refused_leaves_nothing_to_the_collector():
+    x, limits = random_array((64, 256)), {"memory_limit": "40KiB", "threads": 1}
+    product, constants = [helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": random_array((256, 256))}
+    fixed = make_model(product, {"x": x}, ["y"], constants)
+    free = make_model(product, {"x": x}, ["y"], constants, shapes={"x": ("n", 256)})
+    with gp.onnx.load(free, **limits) as model:
+        assert left_to_the_collector(lambda: model.run({"x": x})) == (set(), True)
+    assert left_to_the_collector(lambda: gp.onnx.load(fixed, **limits)) == (set(), True)
+    assert left_to_the_collector(lambda: gp.onnx.load(free, shapes={"n": (1, 64)}, **limits)) == (set(), True)
+    computed = make_model([helper.make_node("Exp", ["w"], ["e"]), helper.make_node("Add", ["x", "e"], ["y"])],
+                          {"x": x}, ["y"], {"w": x})  # fmt: skip
+    assert left_to_the_collector(lambda: gp.onnx.load(computed, **limits)) == (set(), True)
+    assert left_to_the_collector(lambda: gp.onnx.load(computed, threads=1).close()) == (set(), False)

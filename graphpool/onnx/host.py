@@ -170,13 +170,14 @@ class _Expression:
         made: dict[int, tuple[int, ...] | None] = {part.tensor.id: None for part in parts if part.tensor is not None}
         found = run_ops(builder.ops, list(builder.constants), made, list(builder.constants.values()))
         arrays = dict(zip(made, found, strict=True))
+        return [_content_of(value, arrays) for value in named]
 
-        def content_of(value: Value) -> Any:
-            if value.data_dependent is not None and value.data_dependent.cut is not None:
-                return value.data_dependent.cut(*map(content_of, value.data_dependent.parts))
-            return value.plain_content if value.tensor is None else arrays[value.tensor.id]
 
-        return list(map(content_of, named))
+def _content_of(value: Value, arrays: Mapping[int, Any]) -> Any:
+    """What a value has where these are those of tensors."""
+    if value.data_dependent is not None and value.data_dependent.cut is not None:
+        return value.data_dependent.cut(*[_content_of(part, arrays) for part in value.data_dependent.parts])
+    return value.plain_content if value.tensor is None else arrays[value.tensor.id]
 
 
 _TAKEN = {"AffineGrid": 7, "BitCast": 0, "Cast": 0, "DeformConv": 2, "Det": 2, "MaxUnpool": 1, "RegexFullMatch": 0}

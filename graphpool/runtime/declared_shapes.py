@@ -137,7 +137,7 @@ class DeclaredShapes:
         refused = [form.refused for form in cover.forms if form.refused is not None]
         if refused:
             self._check_room(cover, max(error.fields.get("smallest_limit") or 0 for error in refused))
-            raise refused[0]
+            raise OutOfMemoryError(str(refused[0]), **refused[0].fields)  # the form has the other one
         self._settle()
         self._is_prepared = True
         return cover

@@ -144,7 +144,11 @@ class Executable(ResizableForm):
         try:
             self.charge = FormCharge(engine, name, self._origins, self._constants, self._results, *nbytes, is_planned)
         except OutOfMemoryError as error:
-            raise self._refusal(error) from error
+            need_nbytes = self._inner_need_nbytes()
+            least = error.fields["smallest_limit"]
+            if least is None or need_nbytes <= 0:
+                raise
+            raise refused_with(error, least + need_nbytes) from error
         self.programs_nbytes = self.own_nbytes = self.charge.programs_nbytes
         self._need_nbytes = self.arena_nbytes if variable is None else 0
         self._arenas.enter(self._need_nbytes)
@@ -576,18 +580,17 @@ class Executable(ResizableForm):
         found = RunBound(kept, run, names, objects, opened_nbytes=opened, programs_nbytes=programs)
         return found, max(need - host.nbytes, 0)
 
-    def _refusal(self, error: OutOfMemoryError) -> OutOfMemoryError:
-        """The error for a form that finds no room, with what the models inside it need beside it."""
-        least, kept_nbytes, need_nbytes = error.fields["smallest_limit"], self._engine.budget.kept, 0
+    def _inner_need_nbytes(self) -> int:
+        """What the models inside need beside a form that finds no room; they are closed. Unit: bytes."""
+        kept_nbytes = self._engine.budget.kept
         try:
             _, need_nbytes = self._inner_bound(prepares=True)
-            need_nbytes += self._engine.budget.kept - kept_nbytes
+            return need_nbytes + self._engine.budget.kept - kept_nbytes
         except OutOfMemoryError as other:  # of a model inside, by itself
-            need_nbytes = (other.fields["smallest_limit"] or 0) - kept_nbytes
+            return (other.fields["smallest_limit"] or 0) - kept_nbytes
         finally:
             for inner in self.form.inner:
                 inner.close()
-        return refused_with(error, least + need_nbytes) if least is not None and need_nbytes > 0 else error
 
     @property
     def reserved_nbytes(self) -> int:

@@ -65,7 +65,7 @@ class FormCharge:
         except OutOfMemoryError as error:
             if not is_one:
                 raise
-            self.refused = error
+            self.refused = error.with_traceback(None)  # which has this object
 
     @property
     def shares(self) -> tuple[PrimitiveShare, ...]:

@@ -74,12 +74,17 @@ class LoadRoom:
         try:
             yield
         except OutOfMemoryError as error:
-            worse = self.worse(error)
-            if worse is None or worse is error:
+            if self.worse(error) is error:
                 raise
-            raise worse from error
+            raise self._take() from error
         if self._refused is not None:
-            raise self._refused
+            raise self._take()
+
+    def _take(self) -> OutOfMemoryError:
+        """The error, which nothing that its traceback holds has any more: there is no cycle for the collector."""
+        error, self._refused = self._refused, None
+        assert error is not None
+        return error
 
     def worse(self, error: OutOfMemoryError | None) -> OutOfMemoryError | None:
         """Of an error and that of the load the one that names the larger limit, or none; None if there is no error."""
