@@ -16,12 +16,14 @@ from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
 from .build import DataDependent, GraphBuilder, NotConvertible, Value
-from .node import make_node, names_read
+from .node import TYPE_OF_FIRST, make_node, names_read
 from .shape_values import ShapeArray, shape_array
-from .types import make_port, make_type
+from .types import data_type, make_port, make_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from onnx import TypeProto
 
     from .inline import Scope
     from .node import Node
@@ -51,6 +53,21 @@ class SizeItems:
         return shape_array(_objects(found, self.items.shape), self.dtype)
 
 
+def _types_of(node: Node, inputs: Sequence[Value | None]) -> list[TypeProto | None]:
+    """The types of a node's results without their shapes, where its kind says them: graphs may not state them."""
+    types: list[DataType | None] = [None] * len(node.output)
+    if node.op_type == "If":
+        sides = zip(*[node.attrs[side].elem_types for side in ("then_branch", "else_branch")], strict=True)
+        types = [data_type(max(pair)) for pair in sides]
+    elif node.op_type in TYPE_OF_FIRST and node.domain == "" and inputs[0] is not None:
+        first = inputs[0]
+        if first.is_plain:
+            types[0] = first.dtype
+        elif first.type is not None:
+            types[0] = data_type(first.type.tensor_type.elem_type)
+    return [None if dtype is None else make_type(dtype, None) for dtype in types]
+
+
 class DataDependentBuilder:
     """Collects the nodes, with a name for each value that they read or write: the model's own at the top of it.
 
@@ -71,7 +88,8 @@ class DataDependentBuilder:
     def name_of(self, value: Value, name: str, scope: Scope) -> str:
         """The name of a value that a scope knows by another one."""
         if id(value) not in self._names:
-            wanted = name
+            are_sizes = value.data_dependent is not None and value.data_dependent.are_sizes
+            wanted = f"{name}, as sizes" if are_sizes else name  # graphs may capture the value itself by its own name
             while wanted in self._values or (scope.path and wanted == name):
                 wanted = f"{name}/{len(self._values)}"
             self._names[id(value)] = wanted
@@ -93,7 +111,10 @@ class DataDependentBuilder:
             if known != name and name not in self._aliases:
                 self._aliases.add(name)
                 self.nodes.append(make_node("Identity", [known], [name], f"{node.label}/{name}"))
-        results = [Value(data_dependent=DataDependent() if name else None) for name in node.output]
+        results = [
+            Value(type_, data_dependent=DataDependent()) if name else Value()
+            for name, type_ in zip(node.output, _types_of(node, inputs), strict=True)
+        ]
         written = [
             self.name_of(value, name, scope) if name else "" for name, value in zip(node.output, results, strict=True)
         ]

@@ -205,7 +205,8 @@ def branches(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path)
     graphs = [node.attrs["else_branch"], node.attrs["then_branch"]]
     inner = [Inner(walk, node, graph, (*path, number), [], {}, {}) for number, graph in enumerate(graphs)]
     found, natives = zip(*(each.rehearse(walk, []) for each in inner), strict=True)
-    sides = [list(map(_given, *side)) for side in zip(found, [graph.elem_types for graph in graphs], strict=True)]
+    elem_types = [max(pair) for pair in zip(*[graph.elem_types for graph in graphs], strict=True)]
+    sides = [list(map(_given, side, elem_types)) for side in found]
     given = [one.joined(other) for one, other in zip(*sides, strict=True)]
     reads = Reads()
     first = reads.place(condition)

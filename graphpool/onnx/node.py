@@ -138,7 +138,7 @@ class Subgraph:
     """A graph among the attributes of a node; `captured` are the outer values that it reads.
 
     `has_objects` says whether an input or output is a sequence or another object, `elem_types` what type of elements
-    is stated for each output, 0 where none is.
+    is stated for each output or follows from its nodes, 0 where neither is.
     """
 
     def __init__(self, proto: GraphProto) -> None:
@@ -146,7 +146,10 @@ class Subgraph:
         self.nodes = [Node(node) for node in proto.node]
         self.inputs = tuple(info.name for info in proto.input)
         self.outputs = tuple(info.name for info in proto.output)
-        self.elem_types = tuple(info.type.tensor_type.elem_type for info in proto.output)
+        makers = {name: node for node in self.nodes for name in node.output}
+        self.elem_types = tuple(
+            info.type.tensor_type.elem_type or _elem_type_of(info.name, makers) for info in proto.output
+        )
         kinds = {info.type.WhichOneof("value") for info in (*proto.input, *proto.output)}
         self.has_objects = bool(kinds - {"tensor_type", None})
         own = {*self.inputs, *(tensor.name for tensor in proto.initializer)}
@@ -167,6 +170,40 @@ class Subgraph:
         """Its initialisers."""
         return {tensor.name: to_array(tensor) for tensor in self._proto.initializer}
 
+
+def _elem_type_of(name: str, makers: Mapping[str, Node]) -> int:
+    """The type of elements of what a graph makes, where casts or branches say it; else 0."""
+    todo, seen = [name], set[str]()
+    while todo:
+        name = todo.pop()
+        maker = makers.get(name)
+        if maker is None or name in seen:
+            continue
+        seen.add(name)
+        if maker.op_type == "Cast":
+            return int(maker.attrs["to"])
+        if maker.op_type == "If":
+            place = maker.output.index(name)
+            sides = [maker.attrs[side].elem_types[place] for side in ("then_branch", "else_branch")]
+            if any(sides):
+                return int(max(sides))
+        elif maker.op_type in _OF_ONE_TYPE:
+            todo += maker.input
+        elif maker.op_type in TYPE_OF_FIRST:
+            todo.append(maker.input[0])
+    return 0
+
+
+TYPE_OF_FIRST = frozenset({
+    "Abs", "Add", "Concat", "Conv", "Div", "Exp", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm",
+    "Identity", "Log", "MatMul", "Max", "Min", "Mul", "Neg", "Pad", "Pow", "ReduceMax", "ReduceMean", "ReduceMin",
+    "ReduceProd", "ReduceSum", "Relu", "Reshape", "ScatterElements", "ScatterND", "Sigmoid", "Slice", "Softmax", "Sqrt",
+    "Squeeze", "Sub", "Tanh", "Tile", "Transpose", "Unsqueeze",
+})  # fmt: skip
+"""Ops whose result has the type of their first input."""
+
+_OF_ONE_TYPE = frozenset({"Add", "Concat", "Div", "Gemm", "MatMul", "Max", "Min", "Mul", "Sub"})
+"""Those of them whose inputs all have it."""
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 DATA_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}

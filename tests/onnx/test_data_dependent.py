@@ -472,3 +472,30 @@ def test_a_branch_of_data_dependent_results():
             given["x"] *= scale
             want = given["x"] if scale == 1 else given["x"][given["mask"]]
             np.testing.assert_array_equal(model.run(given)["y"], -want)
+
+
+def test_branches_that_read_bounds_of_slices_and_state_no_types():
+    """A branch slices by integers of the run, which a branch inside it reads as numbers."""
+    inner = node(
+        "If", ["is_long"], ["part"],
+        then_branch=branch(node("Cast", ["count"], ["float"], to=TensorProto.FLOAT),
+                           node("Div", ["sum", "float"], ["mean"])),
+        else_branch=branch(node("Identity", ["sum"], ["same"])),
+    )  # fmt: skip
+    sliced = [
+        node("Slice", ["x", "first", "last"], ["rows"]), node("ReduceSum", ["rows", "zero"], ["sum"]),
+        node("Sub", ["last", "first"], ["count"]), node("Greater", ["count", "one"], ["is_long"]), inner,
+    ]  # fmt: skip
+    nodes = [
+        node("Greater", ["last", "first"], ["is_some"]),
+        node("If", ["is_some"], ["y"], then_branch=branch(*sliced),
+             else_branch=branch(node("Identity", ["row"], ["ones"]))),
+    ]  # fmt: skip
+    bounds = {name: (TensorProto.INT64, ["k"]) for name in ("from", "to")}
+    nodes[:0] = [node("Add", [own, "zero"], [name]) for own, name in (("from", "first"), ("to", "last"))]
+    x = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    with gp.onnx.load(make(nodes, ["y"], {"x": (TensorProto.FLOAT, ["n", 4]), **bounds}), fallback=False) as model:
+        for first, last in ((2, 6), (3, 4), (5, 5)):
+            want = x[first:last].mean(0, keepdims=True) if last > first else np.ones((1, 4))
+            got = model.run({"x": x, "from": np.array([first]), "to": np.array([last])})["y"]
+            np.testing.assert_allclose(got, want, rtol=1e-5)
