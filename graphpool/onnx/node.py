@@ -212,7 +212,8 @@ DATA_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 _DIRECTIONS = (b"forward", b"reverse", b"bidirectional")
 _POSITIVE = range(1, 2**31)
 _COUNTS = {
-    "Attention": ("num_heads", "q_num_heads", "kv_num_heads"), "GroupNorm": ("groups",),
+    "Attention": ("num_heads", "q_num_heads", "kv_num_heads"), "DecoderMaskedMultiHeadAttention": ("num_heads",),
+    "GroupNorm": ("groups",),
     "GroupNormalization": ("num_groups",), "GroupQueryAttention": ("num_heads", "kv_num_heads"), "LRN": ("size",),
     "MultiHeadAttention": ("num_heads",), "QAttention": ("num_heads",),
 }  # fmt: skip

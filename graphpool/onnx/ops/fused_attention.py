@@ -139,7 +139,7 @@ def _self_attention(
 def _multi_head(n: NodeView) -> list[Value]:
     refuse_inputs(n, {8: "past_sequence_length", 9: "cache_indirection"})
     n.require(not n.gives(3), "output qk is read")
-    query, key, value = _with_bias(n, _unpacked(n))
+    query, key, value = _with_bias(n, _unpacked(n), 3)
     query, key, value = (
         x if len(x.shape) == 4 else split_heads(n, x, n.attr("num_heads")) for x in (query, key, value)
     )
@@ -173,13 +173,41 @@ def _layers(n: NodeView, packed: Value) -> list[Value]:
     return [n.reshape(part, (batch, length, heads * depth)) for part in parts]
 
 
-def _with_bias(n: NodeView, parts: list[Value]) -> list[Value]:
-    """Each part with its part of the bias; keys and values from a cache have got theirs."""
-    if not n.has(3):
+def _with_bias(n: NodeView, parts: list[Value], index: int) -> list[Value]:
+    """Each part with its part of the bias, an input; keys and values from a cache have got theirs."""
+    if not n.has(index):
         return parts
     widths = [part.shape[2] if len(part.shape) == 3 else part.shape[1] * part.shape[3] for part in parts]
-    pairs = zip(parts, split_last(n, n[3], widths), strict=True)
+    pairs = zip(parts, split_last(n, n[index], widths), strict=True)
     return [n.emit("Add", part, bias) if len(part.shape) == 3 else part for part, bias in pairs]
+
+
+def _decoder_masked(n: NodeView) -> list[Value]:
+    """One new token, whose key and value are put into a buffer with room, or behind a cache that grows."""
+    refuse_inputs(n, {9: "cache_indirection"})
+    n.require(not n.gives(3), "output qk is read")
+    parts = [n[0], n[1], n[2]] if n.has(1) else split_last(n, n[0], [n[0].shape[2] // 3] * 3)
+    query, key, value = (
+        x if len(x.shape) == 4 else split_heads(n, x, n.attr("num_heads")) for x in _with_bias(n, parts, 10)
+    )
+    n.require(query.shape[2] == 1, "more than one new token")
+    mask, bias = _optional(n, 3, 4)
+    lengths, total = None, key.shape[2]
+    if n.attr("past_present_share_buffer", 0):
+        starts = n.emit("Expand", n.reshape(n[7], (1,)), shape=(query.shape[0],))
+        places, scatter = n.cast(starts, DataType.S64), movement.CONVERTERS["TensorScatter"]
+        key, value = (scatter(n.as_op([n[k], x, places], _TENSOR_SCATTER)) for k, x in ((5, key), (6, value)))
+        known = [x.shape[-1] for x in (mask, bias) if x is not None]
+        total = known[0] if known else key.shape[2]
+        if not known:
+            starts = n.cast(starts, DataType.S32)
+            lengths = n.emit("Add", starts, n.literal(1, starts))
+    elif n.has(5):
+        key, value = n.join([n[5], key], 2), n.join([n[6], value], 2)
+        total = key.shape[2]
+    rules = Rules(scale=score_scale(n), mask=_mask(n, mask, bias, total), lengths=lengths)
+    found = attend(n, query, _rows(n, key, 0, total), _rows(n, value, 0, total), rules)
+    return [join_heads(n, found.result), key, value]
 
 
 def _rotary(n: NodeView) -> Value:
@@ -338,6 +366,6 @@ def _rows(n: NodeView, cache: Value, start: int, end: int) -> Value:
 
 CONTRIBUTED = {
     "Attention": _attention, "QAttention": _quantised_attention, "MultiHeadAttention": _multi_head,
-    "RotaryEmbedding": _rotary, "GroupQueryAttention": _group_query,
+    "DecoderMaskedMultiHeadAttention": _decoder_masked, "RotaryEmbedding": _rotary, "GroupQueryAttention": _group_query,
 }  # fmt: skip
 """Converters of domain com.microsoft."""

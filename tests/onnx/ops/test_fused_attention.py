@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
 from tests.helpers.onnx_models import ContributedCase, random_array
@@ -209,3 +210,64 @@ def test_a_masked_batch_of_no_texts():
 def self_attention_of(x, weights):
     parts = np.split(x.astype(float) @ weights + BIAS[: 3 * D], 3, axis=2)
     return join_heads(attend(*(split_heads(part, N) for part in parts)))
+
+
+@pytest.mark.parametrize("place", ["buffer", "cache", "other"])
+@pytest.mark.parametrize("has_mask", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_one_token_that_attends(place, has_mask, has_bias):
+    """Buffers have room for 9 tokens, of which as many are in use as an input says."""
+    batch, heads, depth, room = 2, 3, 4, 9
+    rng = np.random.default_rng(0)
+
+    def rows(*shape):
+        return rng.standard_normal(shape).astype(np.float32)
+
+    floats, columns = TensorProto.FLOAT, heads * depth
+    cache = ("b", heads, "s", depth)
+    shapes = {"q": ("b", 1, columns)} | dict.fromkeys("kv", cache if place == "other" else ("b", 1, columns))
+    shapes |= {} if place == "other" else dict.fromkeys(("pk", "pv"), cache)
+    ports = [helper.make_tensor_value_info(name, floats, shape) for name, shape in shapes.items()]
+    names = ["q", "k", "v", "mask" if has_mask else "", "", "pk", "pv", "used", "", "", "bias" if has_bias else ""]
+    if has_mask:
+        ports.append(helper.make_tensor_value_info("mask", TensorProto.INT32, ("b", "t")))
+    if place == "buffer":
+        ports.append(helper.make_tensor_value_info("used", TensorProto.INT32, (1,)))
+    known = {port.name for port in ports} | {"bias"}
+    bias = rows(3 * columns) if has_bias else np.zeros(3 * columns, np.float32)
+    outputs = ["y"] if place == "other" else ["y", "nk", "nv"]
+    one = helper.make_node(
+        "DecoderMaskedMultiHeadAttention", [name if name in known else "" for name in names], outputs,
+        domain="com.microsoft", num_heads=heads, past_present_share_buffer=int(place == "buffer"),
+    )  # fmt: skip
+    graph = helper.make_graph([one], "g", ports, [helper.ValueInfoProto(name=name) for name in outputs],
+                              [numpy_helper.from_array(bias, "bias")])  # fmt: skip
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    with gp.onnx.load(helper.make_model(graph, opset_imports=imports, ir_version=8), fallback=False) as model:
+        for used in (0, 4, 8):
+            feeds = {"q": rows(batch, 1, columns)}
+            query = (feeds["q"] + bias[:columns]).reshape(batch, heads, 1, depth)
+            if place == "other":
+                feeds |= {"k": rows(batch, heads, used + 1, depth), "v": rows(batch, heads, used + 1, depth)}
+                key, value = feeds["k"], feeds["v"]
+            else:
+                length = room if place == "buffer" else used
+                feeds |= {name: rows(batch, heads, length, depth) for name in ("pk", "pv")}
+                feeds |= {name: rows(batch, 1, columns) for name in "kv"}
+                new = [(feeds[name] + bias[k * columns : (k + 1) * columns]).reshape(query.shape)
+                       for k, name in ((1, "k"), (2, "v"))]  # fmt: skip
+                key, value = (np.concatenate([feeds[name][:, :, :used], own], 2)
+                              for name, own in zip(("pk", "pv"), new, strict=True))  # fmt: skip
+            mask = np.ones((batch, used + 1), np.int32)
+            if has_mask:
+                mask[1, : used // 2] = 0
+                feeds["mask"] = mask
+            if place == "buffer":
+                feeds["used"] = np.array([used], np.int32)
+            scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(depth) + np.where(mask, 0, -1e4)[:, None, None]
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            want = (weights / weights.sum(-1, keepdims=True)) @ value
+            got = model.run(feeds)
+            np.testing.assert_allclose(got["y"], want.reshape(batch, 1, columns), rtol=1e-4, atol=1e-5)
+            for name, whole in zip(outputs[1:], (key, value), strict=False):
+                np.testing.assert_array_equal(got[name][:, :, : used + 1], whole)
