@@ -146,10 +146,9 @@ class Subgraph:
         self.nodes = [Node(node) for node in proto.node]
         self.inputs = tuple(info.name for info in proto.input)
         self.outputs = tuple(info.name for info in proto.output)
-        makers = {name: node for node in self.nodes for name in node.output}
-        self.elem_types = tuple(
-            info.type.tensor_type.elem_type or _elem_type_of(info.name, makers) for info in proto.output
-        )
+        stated = [info.type.tensor_type.elem_type for info in proto.output]
+        known = {} if all(stated) else _elem_types_of(self.nodes)
+        self.elem_types = tuple([one or known.get(name, 0) for one, name in zip(stated, self.outputs, strict=True)])
         kinds = {info.type.WhichOneof("value") for info in (*proto.input, *proto.output)}
         self.has_objects = bool(kinds - {"tensor_type", None})
         own = {*self.inputs, *(tensor.name for tensor in proto.initializer)}
@@ -171,27 +170,22 @@ class Subgraph:
         return {tensor.name: to_array(tensor) for tensor in self._proto.initializer}
 
 
-def _elem_type_of(name: str, makers: Mapping[str, Node]) -> int:
-    """The type of elements of what a graph makes, where casts or branches say it; else 0."""
-    todo, seen = [name], set[str]()
-    while todo:
-        name = todo.pop()
-        maker = makers.get(name)
-        if maker is None or name in seen:
+def _elem_types_of(nodes: Sequence[Node]) -> dict[str, int]:
+    """The types of elements of what a graph makes, where casts or branches say them."""
+    known: dict[str, int] = {}
+    for node in nodes:
+        if node.op_type == "Cast":
+            found = [node.attrs.get("to", 0)]
+        elif node.op_type == "If":
+            sides = [node.attrs[side].elem_types for side in ("then_branch", "else_branch")]
+            found = [max(pair) for pair in zip(*sides, strict=False)]
+        elif node.op_type in TYPE_OF_FIRST:
+            given = node.input if node.op_type in _OF_ONE_TYPE else node.input[:1]
+            found = [max((known.get(name, 0) for name in given), default=0)]
+        else:
             continue
-        seen.add(name)
-        if maker.op_type == "Cast":
-            return int(maker.attrs["to"])
-        if maker.op_type == "If":
-            place = maker.output.index(name)
-            sides = [maker.attrs[side].elem_types[place] for side in ("then_branch", "else_branch")]
-            if any(sides):
-                return int(max(sides))
-        elif maker.op_type in _OF_ONE_TYPE:
-            todo += maker.input
-        elif maker.op_type in TYPE_OF_FIRST:
-            todo.append(maker.input[0])
-    return 0
+        known.update(zip(node.output, found, strict=False))
+    return known
 
 
 TYPE_OF_FIRST = frozenset({
