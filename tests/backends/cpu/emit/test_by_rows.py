@@ -18,7 +18,7 @@ CASES = [
     ("LogSoftmax", (2, 60, 4, 60), (0, 2, 3, 1), ["softmax", "eltwise"]),
     ("ReduceMax", (2, 3, 40, 50), (0, 1, 2, 3), ["reduce"]),
     ("ReduceMax", (2, 30, 40, 40), (0, 3, 1, 2), ["reduce", "eltwise"]),
-    ("ReduceSum", (2, 40, 50, 40), (0, 2, 3, 1), ["reduce", "eltwise"]),
+    ("ReduceSum", (2, 90, 50, 40), (0, 2, 3, 1), ["reduce", "eltwise"]),
 ]
 
 
