@@ -1,7 +1,7 @@
 """Does a run take what was predicted: of the budget to the byte, of the process's memory within three percent?
 
     python -m bench.bench_truth [--models FOLDER ...] [--random COUNT] [--sources file,bytes,proto]
-        [--names A,B,...] [--json results.json]
+        [--names A,B,...] [--json results.json] [--group FOLDER]
 
 Without folders the models are made here; ``--random`` makes so many random ones instead. Each model, source and kind of
 shapes has a process of its own, with one thread. Sizes that a file leaves open are 1 (``static``), or 1 to 3
@@ -23,6 +23,11 @@ predicted >= measured where the prediction says that it is a bound; resident pre
 of what was predicted without such tables, and without what is reserved for host functions that may write less; of a
 bound it is not asked. Rows of models with nodes of which only a run tells what they take, as the prediction says, stand
 apart, and no bar is asked of them.
+
+``--group`` names a folder of control groups of memory, as ``/sys/fs/cgroup/memory/NAME``, in which others may be made:
+each static row then runs in one of its own too, with two threads, which allows 1.02 of what is predicted, less what is
+resident of files, as such pages are charged to the group that has read them first. It tells the most that the group
+took, or that its process was killed.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import re
 import subprocess
 import sys
@@ -44,6 +50,13 @@ SHAPES = ("static", "varying")
 LEAST_RATIO = 0.97
 FIRST_SPAN, LATER_SPAN = (1, 3), (64, 96)
 """Sizes that a file leaves open: of the first axis, of others."""
+LIMITS = (
+    (("memory.max", "memory.limit_in_bytes"), None),
+    (("memory.swap.max",), 0),
+    (("memory.memsw.limit_in_bytes",), None),
+)
+MOST = "memory.peak", "memory.max_usage_in_bytes"
+"""Files of a control group, of either version: limits and their values, None for the limit; what it took."""
 
 
 def status_nbytes(field: str) -> int:
@@ -121,8 +134,8 @@ def _least(spans: Any) -> Any:
     return [_least(span) for span in spans] if isinstance(spans, list) else spans
 
 
-def measure(path: Path, source: str, shapes: str) -> dict[str, Any]:
-    """One prediction and one run, in this process. Unit: bytes."""
+def measure(path: Path, source: str, shapes: str, inputs_path: str) -> dict[str, Any]:
+    """One prediction and one run, in this process, whose inputs are written to a file. Unit: bytes."""
     import graphpool as gp
     from graphpool.onnx.loader import importer
     from graphpool.profile import random_inputs
@@ -152,6 +165,7 @@ def measure(path: Path, source: str, shapes: str) -> dict[str, Any]:
             inputs = random_inputs(model, run_shapes or smallest.largest_shapes())
         if "ids" in inputs:  # of our table, all rows of which are to be read
             inputs["ids"] = np.random.default_rng(0).integers(0, 16384, inputs["ids"].shape)
+        np.savez(inputs_path, **inputs)
         peak = model.predict_peak() if is_planned else model.predict_peak(inputs)
         gc.collect()
         load_peak, predicted, resident = engine.budget.peak, int(peak), peak.resident_nbytes
@@ -174,6 +188,40 @@ def measure(path: Path, source: str, shapes: str) -> dict[str, Any]:
         "is_exact": measured == max(predicted, load_peak) or (not peak.is_exact and measured <= predicted),
         "is_within": high <= resident and (not peak.is_exact or high >= LEAST_RATIO * least),
     }
+
+
+def run_alone(path: Path, source: str, inputs_path: str, nruns: str) -> None:
+    """Tell what a control group has to allow, and run."""
+    import graphpool as gp
+
+    given = read_source(path, source)
+    with np.load(inputs_path, allow_pickle=True) as arrays:
+        inputs = dict(arrays)
+    with gp.Engine(threads=2) as engine, gp.onnx.load(given, engine=engine) as model:
+        print(int(model.predict_peak(inputs).resident_nbytes * 1.02) - status_nbytes("RssFile"))
+        for _ in range(int(nruns)):
+            model.run(inputs)
+
+
+def confine(path: Path, source: str, inputs_path: str, folder: Path) -> str:
+    """What came of the runs in a group that allows little more than is predicted."""
+    command = [sys.executable, "-m", "bench.bench_truth", "--alone", str(path), source, inputs_path]
+    told = subprocess.run([*command, "0"], capture_output=True, text=True, check=True)
+    limit = int(told.stdout)
+    group = folder / f"truth-{os.getpid()}"
+    group.mkdir()
+    try:
+        for names, value in LIMITS:
+            for name in names:
+                if (group / name).exists():
+                    (group / name).write_text(str(limit if value is None else value))
+        entering = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs")]
+        done = subprocess.run([*entering, *command, "3"], capture_output=True, text=True, check=False)
+        most = next(group / name for name in MOST if (group / name).exists())
+        taken = f"{int(most.read_text()) / 2**20:.1f} of {limit / 2**20:.1f} MiB"
+        return taken if done.returncode == 0 else f"status {done.returncode}: {taken}"
+    finally:
+        group.rmdir()
 
 
 class ModelWriter:
@@ -249,9 +297,9 @@ def make_random_models(folder: Path, count: int) -> None:
         writer.save(f"random_{number}", nodes, {"h0": shape}, f"h{len(nodes)}", weights)
 
 
-def run_one(path: Path, source: str, shapes: str, limit_s: float) -> dict[str, Any]:
+def run_one(path: Path, source: str, shapes: str, inputs_path: str, limit_s: float) -> dict[str, Any]:
     """The same in a fresh process."""
-    command = [sys.executable, "-m", "bench.bench_truth", "--child", str(path), source, shapes]
+    command = [sys.executable, "-m", "bench.bench_truth", "--child", str(path), source, shapes, inputs_path]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
@@ -285,7 +333,9 @@ def describe(found: dict[str, Any]) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--child", nargs=3, metavar=("MODEL", "SOURCE", "SHAPES"))
+    parser.add_argument("--child", nargs=4, metavar=("MODEL", "SOURCE", "SHAPES", "INPUTS"))
+    parser.add_argument("--alone", nargs=4, metavar=("MODEL", "SOURCE", "INPUTS", "RUNS"))
+    parser.add_argument("--group", type=Path, metavar="FOLDER")
     parser.add_argument("--models", action="append", default=[], metavar="FOLDER")
     parser.add_argument("--random", type=int, default=0, metavar="COUNT")
     parser.add_argument("--names", help="of the models to take; default: all")
@@ -295,14 +345,18 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=120.0, help="time for each process")
     arguments = parser.parse_args()
     if arguments.child:
-        path, source, shapes = arguments.child
-        print(json.dumps(measure(Path(path), source, shapes)))
+        path, *rest = arguments.child
+        print(json.dumps(measure(Path(path), *rest)))
+        return
+    if arguments.alone:
+        path, *rest = arguments.alone
+        run_alone(Path(path), *rest)
         return
     with tempfile.TemporaryDirectory() as scratch:
         folders = [Path(name) for name in arguments.models] or [Path(scratch)]
         if not arguments.models:
             make_random_models(folders[0], arguments.random) if arguments.random else make_models(folders[0])
-        rows = []
+        rows, inputs_path = [], str(Path(scratch) / "inputs.npz")
         print(
             "| model | source | shapes | counted bytes | measured | resident MiB | of it lookups | measured | ratio |"
         )
@@ -313,11 +367,13 @@ def main() -> None:
                 continue
             for shapes in arguments.shapes.split(","):
                 for source in arguments.sources.split(","):
-                    found = run_one(path, source, shapes, arguments.limit_s)
+                    found = run_one(path, source, shapes, inputs_path, arguments.limit_s)
                     if shapes == "varying" and "failed" in found:  # sizes of which a model wants multiples
-                        found = run_one(path, source, "fewer", arguments.limit_s)
+                        found = run_one(path, source, "fewer", inputs_path, arguments.limit_s)
                     rows.append({"model": path.stem, "source": source, "shapes": shapes} | found)
                     print(f"| {path.stem} | {source} | {shapes} {describe(found)}", flush=True)
+                    if arguments.group and shapes == "static" and "failed" not in found:
+                        print(f"in a group: {confine(path, source, inputs_path, arguments.group)}", flush=True)
     done = [row for row in rows if "counted_predicted" in row and not row["unbounded"]]
     exact, within = (sum(row[name] for row in done) for name in ("is_exact", "is_within"))
     bounds, untold = sum(row["is_bound"] for row in done), sum(bool(row.get("unbounded")) for row in rows)
