@@ -18,6 +18,7 @@ refused by them.
     fused_attention.py  attention with projections, biases and caches, GroupQueryAttention, com.microsoft
     fused.py         fused products, convolutions and activations, com.microsoft
     skip_norm.py     normalised sums and embeddings, com.microsoft
+    inverse.py       inverses of small matrices, com.microsoft
     resize.py        interpolation
     sample.py        elements at places that are data
     fourier.py       Fourier transforms of known length
@@ -85,9 +86,9 @@ def _learning() -> dict[str, Callable[[NodeView], Any]]:
 
 @cache
 def _contributed() -> dict[str, Callable[[NodeView], Any]]:
-    from . import fused, fused_attention, qlinear, skip_norm
+    from . import fused, fused_attention, inverse, qlinear, skip_norm
 
-    modules = (quantization, qlinear, fused, fused_attention, recurrent, skip_norm)
+    modules = (quantization, qlinear, fused, fused_attention, recurrent, skip_norm, inverse)
     return {op: converter for module in modules for op, converter in module.CONTRIBUTED.items()}
 
 

@@ -38,6 +38,10 @@ def case(kind, inputs, expected, dtype="float32", **attributes):
     return ContributedCase(kind, inputs, [np.asarray(expected, dtype)], (), attributes)
 
 
+def square(size):
+    return random_array((2, 3, size, size)) + 3 * np.eye(size, dtype=np.float32)
+
+
 def conv(name, with_bias=True, with_sum=True):
     function, parameters = ACTIVATIONS[name]
     total = np.einsum("nchw,oc->nohw", IMAGE.astype(float), TAPS[:, :, 0, 0])
@@ -108,6 +112,7 @@ CASES = {
     "expand-dims": replace(case("ExpandDims", [A, np.array(1, np.int32)], A[:, None]), constants=(1,)),
     "gather-nd": case("GatherND", [A, np.array([[0, 1], [4, 3]])], A[[0, 4], [1, 3]]),
     "range": replace(case("Range", [np.array(n, np.float32) for n in (1, 7, 2)], [1, 3, 5]), constants=(0, 1, 2)),
+    **{f"inverse-{size}": case("Inverse", [square(size)], np.linalg.inv(square(size))) for size in (1, 2, 3, 4)},
     "grid": case("GridSample", [IMAGE, np.stack(np.meshgrid(GRID, GRID), -1)[None]], IMAGE, align_corners=1),
 }  # fmt: skip
 
