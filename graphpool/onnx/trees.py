@@ -35,6 +35,9 @@ _MODES = ("LEAF", "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_
 _LEAF, _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER = range(len(_MODES))
 _MOST = 2**31 - 1
 
+_FEW = 100
+"""Of fewer numbers Python knows the range before NumPy has begun."""
+
 
 @dataclass(eq=False)
 class Trees:
@@ -153,11 +156,22 @@ class _Reader:
 
         Of 32 bits where all of them fit: a forest has tens of millions.
         """
-        found = _narrow(_array(self.attrs.get(name, ()), AttributeProto.INTS, np.int64))
+        given = self.attrs.get(name, ())
+        if isinstance(given, LongList):
+            found = np.asarray(given.values(AttributeProto.INTS))
+            items: Any = found
+        else:
+            items = given if hasattr(given, "__len__") else [given]
+            found = np.array(items, np.int64)
+        if len(found) < _FEW:
+            least, most = (min(items), max(items)) if len(found) else (low, low)
+        else:
+            least, most = found.min(), found.max()
+        if found.dtype != np.int32 and least >= -_MOST and most <= _MOST:
+            found = found.astype(np.int32)
         self._check_count(name, found, count)
-        if found.size and not (low <= found.min() and found.max() <= high):
-            wrong = found[(found < low) | (found > high)][0]
-            self.refuse(name, f"{low} .. {high}", wrong)
+        if not low <= least <= most <= high:
+            self.refuse(name, f"{low} .. {high}", found[(found < low) | (found > high)][0])
         return found
 
     def floats(self, name: str, count: int | None) -> Array:
@@ -165,7 +179,7 @@ class _Reader:
         tensor = self.attrs.get(f"{name}_as_tensor")
         given = self.attrs.get(name, ()) if tensor is None else tensor
         is_tensor = hasattr(given, "data_type")
-        found = to_array(given) if is_tensor else _array(given, AttributeProto.FLOATS, np.float32)
+        found = to_array(given) if is_tensor else _floats(given)
         if found.dtype.kind != "f":
             self.refuse(name, "real numbers", found.dtype)
         found = found.reshape(-1)
@@ -184,11 +198,11 @@ class _Reader:
             self.refuse(name, f"{count} numbers", f"{len(found)} numbers")
 
 
-def _array(given: Any, kind: int, dtype: type[np.generic]) -> Array:
-    """The numbers of an attribute, which has this type where it is a long list."""
+def _floats(given: Any) -> Array:
+    """The numbers of an attribute."""
     if isinstance(given, LongList):
-        return np.asarray(given.values(kind))
-    return np.array(given if hasattr(given, "__len__") else [given], dtype)
+        return np.asarray(given.values(AttributeProto.FLOATS))
+    return np.array(given if hasattr(given, "__len__") else [given], np.float32)
 
 
 def _narrow(found: Array) -> Array:
@@ -259,6 +273,13 @@ def _modes_of(r: _Reader) -> Array:
     return np.asarray(places, np.uint8)
 
 
+def _differs(numbers: Array) -> Array:
+    """Whether each number is another one than that before it."""
+    found = np.ones(len(numbers), bool)
+    np.not_equal(numbers[1:], numbers[:-1], out=found[1:])
+    return found
+
+
 class _Numbers:
     """Finds nodes by their tree and number.
 
@@ -275,10 +296,8 @@ class _Numbers:
     """
 
     def __init__(self, treeids: Array, numbers: Array) -> None:
-        is_first = np.ones(len(treeids), bool)
-        np.not_equal(treeids[1:], treeids[:-1], out=is_first[1:])
-        starts = np.flatnonzero(is_first)
-        sizes = np.diff(starts, append=len(treeids))
+        starts = np.flatnonzero(_differs(treeids))
+        sizes = np.append(starts[1:], len(treeids)) - starts if starts.size else starts
         self.trees: Array = treeids[starts]
         self.roots: Array = _narrow(starts)
         self.tree: Array = np.repeat(np.arange(len(starts), dtype=np.int32), sizes)
@@ -336,7 +355,7 @@ def _read_entries(r: _Reader, prefix: str, numbers: _Numbers, modes: Array) -> t
     kept = np.flatnonzero(counts)
     kept = kept[np.argsort(nodes[kept], kind="stable")]
     if ntargets == 1:  # the first one of a leaf counts, as skl2onnx expects where it asks for the number of the leaf
-        kept = kept[np.diff(nodes[kept], prepend=-1) != 0]
+        kept = kept[_differs(nodes[kept])]
     entries = np.zeros((len(modes), 2), np.int32)
     entries[:, 1] = np.bincount(nodes[kept], minlength=len(modes))
     np.cumsum(entries[:-1, 1], out=entries[1:, 0])
