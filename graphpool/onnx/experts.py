@@ -70,6 +70,8 @@ def with_branches(node: Node, constants: dict[str, Any], limits: Limits) -> list
     )
     if first is None or last is None:
         _refuse(node, "no weights of the first or second product")
+    if len({len(product.weights) for product in (first, beside, last) if product}) > 1 or node.attrs.get("k", 1) < 1:
+        _refuse(node, "other numbers of experts, or none that a row chooses")
     what = f"node {node.label!r}: nodes for {len(first.weights)} experts"
     limits.check("nodes", _NODES_OF_EXPERT * len(first.weights), what, node.label)
     if fusion := node.attrs.get("swiglu_fusion", 0):
@@ -163,14 +165,16 @@ def _product(node: Node, names: list[str], constants: Mapping[str, Any], number:
     weights, scale, bias, points = (np.asarray(constants[name]) if name else None for name in names)
     if weights is None:
         return None
-    if weights.ndim != 3:
-        _refuse(node, f"weights of shape {weights.shape}")
+    if weights.ndim != 3 or 0 in weights.shape or (bias is not None and bias.shape != weights.shape[:2]):
+        _refuse(node, f"weights of shape {weights.shape}, or a bias of another shape")
     if node.op_type == "MoE":
         return _Product(weights, bias)
     bits = node.attrs.get(f"fc{number}_expert_weight_bits", node.attrs.get("expert_weight_bits", 4))
     if scale is None or bits not in (2, 4, 8) or weights.dtype != np.uint8:
         _refuse(node, f"weights of {bits} bits, or without scales")
     count, rows, width = weights.shape
+    if not scale.size or scale.size % (count * rows) or (points is not None and points.dtype != np.uint8):
+        _refuse(node, f"scales of shape {scale.shape}, or zero points that are no bytes")
     scale = scale.reshape(count, rows, -1)
     if points is None:
         points = np.full(scale.shape, 1 << (bits - 1), np.uint8)

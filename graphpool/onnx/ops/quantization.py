@@ -339,6 +339,7 @@ def _matmul_nbits(n: NodeView) -> Value:
     bits, block, rows, k = n.attr("bits", 4), n.attr("block_size", 0), n.attr("N", 0), n.attr("K", 0)
     n.require(bits in (4, 8) and block > 0, "such bits or blocks")
     n.require(not n.has(4), "an order of the groups")
+    n.check(n[0].shape[-1] == k, "columns of input A", k, n[0].shape[-1])
     groups = -(-k // block)
     a = _filled_up(n, n[0], groups * block)  # zeros for what the last block has too many
     dtype = DataType.U4 if bits == 4 else DataType.U8

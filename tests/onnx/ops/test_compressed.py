@@ -353,6 +353,16 @@ def test_rows_of_8_bits_are_the_same_in_batches_of_other_sizes():
             np.testing.assert_array_equal(model.run({"a": a[:rows]})["y"], whole[:rows])
 
 
+def test_columns_of_another_number_are_refused():
+    proto, _, _ = nbits_product(4, batch=("n",))
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = K - 4
+    with (
+        gp.onnx.load(proto, fallback=False) as model,
+        pytest.raises(gp.InvalidShapeError, match="columns of input A"),
+    ):
+        model.run({"a": random_array((2, K - 4))})
+
+
 @pytest.mark.parametrize("change", [{"block_size": 24}, {"bits": 2}, {"bits": 3}, {"accuracy_level": 5}])
 def test_what_has_no_expression_is_refused(change):
     proto, _, _ = nbits_product(4, level=0)
