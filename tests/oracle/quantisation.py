@@ -46,9 +46,8 @@ def quantize_by(attrs: Attrs, x: Array, scales: Array, zps: Array) -> Array:
     dtype = attrs["out_dtypes"][0]
     if dtype in FLOATS:
         return np.clip(x / scales, -LARGEST[dtype], LARGEST[dtype])
-    if attrs.get("rounds_first", False):
-        return clip(np.rint(x / scales) + zps, dtype)
-    return clip(np.rint(x / scales + zps), dtype)
+    rounded = np.rint(x / scales) + zps if attrs.get("rounds_first", False) else np.rint(x / scales + zps)
+    return clip(np.where(np.isnan(rounded), -np.inf, rounded), dtype)
 
 
 def quantize(attrs: Attrs, x: Array) -> Array:

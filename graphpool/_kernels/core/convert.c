@@ -135,7 +135,7 @@ static inline int64_t store_bytes(const float *restrict src, char *to, int64_t n
     return i;
 }
 
-/* round(x / scale) + zero_point, with a scale and a zero point for each element. */
+/* round(x / scale) + zero_point, with a scale and a zero point for each element; NaN gives the least byte. */
 static inline int64_t round_by_each(const float *restrict src, char *to, int64_t n, const float *scale,
                                     const float *zero_point, const int is_signed)
 {
@@ -147,16 +147,16 @@ static inline int64_t round_by_each(const float *restrict src, char *to, int64_t
             const int64_t at = i + 8 * k;
             const __m256 quotient = _mm256_div_ps(_mm256_loadu_ps(src + at), _mm256_loadu_ps(scale + at));
             const __m256 sum = _mm256_add_ps(_mm256_round_ps(quotient, NEAREST), _mm256_loadu_ps(zero_point + at));
-            v[k] = to_integers(sum, is_signed);
+            v[k] = to_integers(sum, 0); /* the least one for NaN */
         }
         store_packed(to + i, v, _mm256_setzero_si256(), is_signed);
     }
     return i;
 }
 
-/* The same with one of each, until there is a NaN where bytes have a sign. The quotient is a product with the reciprocal and
- * its correction by what that leaves, rounded as a division would be (Brisebarre, Muller and Raina, "Accelerating correctly
- * rounded floating-point division when the divisor is known in advance", 2004); what overflows is far beyond a byte. */
+/* The same with one of each. The quotient is a product with the reciprocal and its correction by what that leaves, rounded as
+ * a division would be (Brisebarre, Muller and Raina, "Accelerating correctly rounded floating-point division when the divisor
+ * is known in advance", 2004); what overflows is far beyond a byte. */
 static inline int64_t round_by_one(const float *restrict src, char *to, int64_t n, float scale, float zero_point,
                                    const int is_signed)
 {
@@ -168,17 +168,12 @@ static inline int64_t round_by_one(const float *restrict src, char *to, int64_t 
     const __m256i added = _mm256_set1_epi16((int16_t)zero_point);
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
-        __m256 nans = _mm256_setzero_ps();
         __m256i v[4];
         for (int k = 0; k < 4; k++) {
-            const __m256 element = _mm256_loadu_ps(src + i + 8 * k);
-            const __m256 x = _mm256_max_ps(low, _mm256_min_ps(high, element)), near = _mm256_mul_ps(x, inverse);
+            const __m256 x = _mm256_max_ps(low, _mm256_min_ps(high, _mm256_loadu_ps(src + i + 8 * k))); /* NaN stays */
+            const __m256 near = _mm256_mul_ps(x, inverse);
             v[k] = _mm256_cvtps_epi32(_mm256_fmadd_ps(_mm256_fnmadd_ps(near, by, x), inverse, near));
-            if (is_signed)
-                nans = _mm256_or_ps(nans, _mm256_cmp_ps(element, element, _CMP_UNORD_Q));
         }
-        if (is_signed && _mm256_movemask_ps(nans))
-            break;
         store_packed(to + i, v, added, is_signed);
     }
     return i;
@@ -289,8 +284,10 @@ void gp_round_row(int dtype, const float *src, char *dst, int64_t n, const float
             continue;
         count = n - i < 64 ? n - i : 64;
         float part[64];
-        for (int64_t k = 0; k < count; k++)
-            part[k] = rintf(src[i + k] / scale[are_many * (i + k)]) + zero_point[are_many * (i + k)];
+        for (int64_t k = 0; k < count; k++) {
+            const float sum = rintf(src[i + k] / scale[are_many * (i + k)]) + zero_point[are_many * (i + k)];
+            part[k] = sum == sum ? sum : -INFINITY;
+        }
         STORES[dtype](part, dst, i, 1, count);
     }
 }

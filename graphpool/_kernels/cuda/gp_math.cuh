@@ -60,7 +60,7 @@ GP_OP gp_leaky_relu(GP_REG x, GP_REG alpha, GP_REG) { return x < 0 ? alpha * x :
 GP_OP gp_quantize(GP_REG x, GP_REG scale, GP_REG zero_point)
 {
     const GP_REG rounded = gp_round(x / scale) + zero_point;
-    return rounded == rounded ? rounded : 0; /* of NaN, as a store of integers has it */
+    return rounded == rounded ? rounded : -(GP_REG)__uint_as_float(0x7f800000u); /* which saturates at the least integer */
 }
 GP_OP gp_dequantize(GP_REG x, GP_REG scale, GP_REG zero_point) { return (x - zero_point) * scale; }
 GP_OP gp_quantize_by(GP_REG x, GP_REG scale, GP_REG zero_point) { return gp_quantize(x, scale, zero_point); }

@@ -13,10 +13,10 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
     gp_store_row(dtype, values, memory, offset, stride, n);
 }
 
-/* NaN quantised, as a store of integers has it. */
-static inline float zero_of_nan(float x)
+/* NaN quantised: what saturates at the least integer, as ONNX and ONNX Runtime have it. */
+static inline float least_of_nan(float x)
 {
-    return x == x ? x : 0;
+    return x == x ? x : -INFINITY;
 }
 
 /* NaN passes through RELU, CLAMP, MAX and MIN. */
@@ -26,7 +26,7 @@ static inline float zero_of_nan(float x)
     X(ABS, fabsf(x))                                                                                                   \
     X(RELU, x < 0 ? 0.0f : x)                                                                                          \
     X(ROUND, rintf(x))                                                                                                 \
-    X(QUANTIZE, zero_of_nan(rintf(x / alpha) + beta))                                                                  \
+    X(QUANTIZE, least_of_nan(rintf(x / alpha) + beta))                                                                  \
     X(DEQUANTIZE, (x - beta) * alpha)                                                                                  \
     X(SQRT, sqrtf(x))                                                                                                  \
     X(LEAKY_RELU, x < 0 ? alpha * x : x)                                                                               \
@@ -43,7 +43,7 @@ static inline float zero_of_nan(float x)
     X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                                                           \
     X(POW, gp_pow(x, y))                                                                                               \
     X(PRELU, x > 0 ? x : x * y)                                                                                        \
-    X(QUANTIZE_BY, zero_of_nan(rintf(x / y) + z))                                                                      \
+    X(QUANTIZE_BY, least_of_nan(rintf(x / y) + z))                                                                      \
     X(DEQUANTIZE_BY, (x - z) * y)                                                                                      \
     X(FMA, GP_FMA(x, y, z))
 

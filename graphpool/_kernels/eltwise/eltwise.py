@@ -59,14 +59,14 @@ def _codes(first: str, last: str) -> dict[str, int]:
 
 UNARY_OPS = _codes("abs", "bit_not")
 """f(x; alpha, beta) -> opcode. clamp: [alpha, beta]; elu, leaky_relu: alpha; hard_sigmoid: alpha x + beta, clipped to
-[0, 1]; quantize: round(x / alpha) + beta, of NaN 0; dequantize: (x - beta) alpha; softplus: log(1 + exp(beta x)) /
+[0, 1]; quantize: round(x / alpha) + beta, of NaN -inf; dequantize: (x - beta) alpha; softplus: log(1 + exp(beta x)) /
 beta; pow: x ** beta; not: x == 0; is_inf: alpha != 0: inf counts, beta != 0: -inf counts; narrow: x as a store to the
 type with code alpha and a load would leave it."""
 BINARY_OPS = _codes("add", "shift_right")
 """f(x, y) -> opcode. Comparisons and logic give 1 or 0; prelu: x where x >= 0, else x y; mod: remainder with the sign
 of y, fmod: of x; shift_right keeps the sign."""
 TERNARY_OPS = _codes("select", "fma")
-"""f(x, y, z) -> opcode. select: y where x != 0, else z; fma: x y + z; quantize_by: round(x / y) + z, of NaN 0;
+"""f(x, y, z) -> opcode. select: y where x != 0, else z; fma: x y + z; quantize_by: round(x / y) + z, of NaN -inf;
 dequantize_by: (x - z) y."""
 
 _INT_DTYPES = frozenset({"s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "boolean"})

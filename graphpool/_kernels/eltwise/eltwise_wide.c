@@ -162,12 +162,13 @@ static inline int64_t power_of(int64_t x, int64_t y)
 
 /* ---- f64 ---- */
 
-/* Limited to [lo, hi]; NaN stays. */
-static inline double zero_of_nan(double x)
+/* NaN quantised, as of f32. */
+static inline double least_of_nan(double x)
 {
-    return x == x ? x : 0;
+    return x == x ? x : -INFINITY;
 }
 
+/* Limited to [lo, hi]; NaN stays. */
 static inline double clamp(double x, double lo, double hi)
 {
     const double above = x < lo ? lo : x;
@@ -271,7 +272,7 @@ static int f64_store_result(const gp_instr *instr, const gp_view *view, void *co
     X(FMOD, fmod(x, y))                                                                                                \
     X(POW, pow(x, y))                                                                                                  \
     X(POW_SCALAR, pow(x, beta))                                                                                        \
-    X(QUANTIZE_BY, zero_of_nan(rint(x / y) + z))                                                                       \
+    X(QUANTIZE_BY, least_of_nan(rint(x / y) + z))                                                                       \
     X(DEQUANTIZE_BY, (x - z) * y)                                                                                      \
     X(ABS, fabs(x))                                                                                                    \
     X(EXP, exp(x))                                                                                                     \

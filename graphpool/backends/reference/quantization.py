@@ -1,7 +1,7 @@
 """Quantisation with scales and zero points from attributes or, in the dynamic kinds, from inputs or from the range.
 
 Quantising returns x / scale + zp; `evaluate` rounds that to the output type: half to even and saturating for integers,
-saturating without an integer step for f8. Dequantising returns (x - zp) scale.
+saturating without an integer step for f8. NaN becomes the least integer. Dequantising returns (x - zp) scale.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphpool.graph.shapes import scale_group_axis
+from graphpool.typing import DataType
 
 from .axes import along_axis
 from .registry import Array, Attrs, reference
@@ -48,11 +49,17 @@ def _zps_attr(attrs: Attrs, src: Array) -> Array:
     return _attr_values(attrs.get("zps") or [0] * len(attrs["scales"]), src, attrs)
 
 
-@reference("Quantize")
+@reference("Quantize", "typed")
 def _quantize(attrs: Attrs, src: Array) -> Array:
     scaled = src / _attr_values(attrs["scales"], src, attrs)
     zps = _zps_attr(attrs, src)
-    return (np.rint(scaled) if attrs.get("rounds_first") and np.any(zps) else scaled) + zps
+    return _least_of_nan((np.rint(scaled) if attrs.get("rounds_first") and np.any(zps) else scaled) + zps, attrs)
+
+
+def _least_of_nan(values: Array, attrs: Attrs) -> Array:
+    """Values in which NaN is what saturates at the least integer, as ONNX and ONNX Runtime have it; floats keep it."""
+    is_float = attrs["dtype"] in (DataType.F8_E4M3, DataType.F8_E5M2)
+    return values if is_float else np.where(np.isnan(values), -np.inf, values)
 
 
 @reference("Dequantize")
@@ -60,10 +67,10 @@ def _dequantize(attrs: Attrs, src: Array) -> Array:
     return (src - _zps_attr(attrs, src)) * _attr_values(attrs["scales"], src, attrs)
 
 
-@reference("DynamicQuantize")
+@reference("DynamicQuantize", "typed")
 def _dynamic_quantize(attrs: Attrs, src: Array, scales: Array, zps: Array | None = None) -> Array:
     scaled = src / _spread(scales, src, attrs)
-    return scaled if zps is None else scaled + _spread(zps, src, attrs)
+    return _least_of_nan(scaled if zps is None else scaled + _spread(zps, src, attrs), attrs)
 
 
 @reference("DynamicDequantize")

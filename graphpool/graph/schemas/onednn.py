@@ -333,8 +333,8 @@ dynamic = partial(
 )
 EIGHT = "u8 s8 f8_e5m2 f8_e4m3"
 QUANTISATION = (
-    quant("Quantize", "round(x / scale + zero point), saturated.", PER_TENSOR, AXIS_1, SCALES, ZPS,
-          Attribute("rounds_first", "bool"), types={"T1": "f32", "T2": EIGHT}, checks=(c.quantization,),
+    quant("Quantize", "round(x / scale + zero point), saturated; of NaN the least integer.", PER_TENSOR, AXIS_1,
+          SCALES, ZPS, Attribute("rounds_first", "bool"), types={"T1": "f32", "T2": EIGHT}, checks=(c.quantization,),
           differences="Zero points for an f8 output are refused; oneDNN looks at the input's type. With rounds_first, "
           "the zero point is added to round(x / scale), as in ONNX."),
     quant("Dequantize", "(x - zero point) times scale.", PER_TENSOR, AXIS_1, SCALES, ZPS,

@@ -98,6 +98,10 @@ def quantize(n: NodeView, x: Value, by: _Scaling, target: DataType, saturate: bo
     rounded = n.emit("Round", quotient)
     if by.point is not None:
         rounded = n.emit("Add", rounded, _spread(n, by.point, x, by))
+    if low < 0:  # of NaN the least integer, which a cast makes 0
+        least = n.literal(float(low), rounded)
+        [is_number] = n.emit_several("GreaterEqual", [DataType.BOOLEAN], rounded, least)
+        rounded = n.emit_several("Select", [DataType.F32], is_number, rounded, least)[0]
     return n.reshape(n.cast(n.emit("Clamp", rounded, min=low, max=high), target), shape)
 
 

@@ -300,7 +300,7 @@ def test_quantised_extremes(isa, dtype, by, scale):
     with np.errstate(all="ignore"):
         rounded = np.rint(x / scales) + zero_points
     low, high = eltwise.BYTE_LIMITS[dtype]
-    expected = np.clip(np.where(np.isnan(rounded), 0, rounded), low, high).astype(
+    expected = np.clip(np.where(np.isnan(rounded), low, rounded), low, high).astype(
         np.uint8 if dtype == "u8" else np.int8
     )
     np.testing.assert_array_equal(out.array(expected.dtype, x.shape), expected)
@@ -478,7 +478,7 @@ def test_quantised_bytes(dtype, low, high, step, isa):
             out = Guarded(max(n * step, 1))
             builder.build(isa)(x, out.bytes)
             steps = np.rint(x / np.float32(scale)) + np.float32(zero_point)
-            expected = np.clip(np.nan_to_num(steps, nan=0, posinf=high, neginf=low), low, high)
+            expected = np.clip(np.nan_to_num(steps, nan=low, posinf=high, neginf=low), low, high)
             result = out.array(np.int8 if dtype == "s8" else np.uint8, max(n * step, 1))[: n * step : step]
             np.testing.assert_array_equal(result, expected)
 

@@ -51,7 +51,7 @@ def test_an_infinite_scale(point, is_constant):
 
 @pytest.mark.parametrize("shape", [(), (4,)])
 @pytest.mark.parametrize("point", [None, 5])
-def test_nan_is_quantised_to_0_where_the_bytes_are_never_stored(shape, point):
+def test_nan_is_quantised_to_the_least_byte_where_bytes_are_never_stored(shape, point):
     """As it is where they are: the two nodes run as one kernel with what follows."""
     names, arrays = ["s"], [np.full(shape, 0.5, np.float32)]
     if point is not None:
@@ -64,7 +64,24 @@ def test_nan_is_quantised_to_0_where_the_bytes_are_never_stored(shape, point):
     with gp.onnx.load(model, fallback=False) as loaded:
         [found] = loaded.run({"x": x}).values()
     point = point or 0
-    np.testing.assert_array_equal(found, [[0 - point, 127 - point, -128 - point, 2]])
+    np.testing.assert_array_equal(found, [[-128 - point, 127 - point, -128 - point, 2]])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("size", [3, 64, 1000])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_nan_is_quantised_to_the_least_integer(dtype, size):
+    """An infinite scale too, as calibration gives it for masks of minus infinity, makes NaN of infinities."""
+    x = np.linspace(-3, 3, size, dtype=np.float32)
+    x[:2] = np.nan, -np.inf
+    for scale in (0.5, np.inf):
+        constants = {"s": np.float32(scale), "p": np.array(0, dtype)}
+        model = make_model([helper.make_node("QuantizeLinear", ["x", "s", "p"], ["y"])], {"x": x}, ["y"], constants)
+        wanted = np.rint(x / np.float32(scale))
+        limits = np.iinfo(dtype)
+        wanted = np.clip(np.where(np.isnan(wanted), limits.min, wanted), limits.min, limits.max)
+        with gp.onnx.load(model, fallback=False) as loaded:
+            np.testing.assert_array_equal(loaded.run({"x": x})["y"], wanted)
 
 
 @pytest.mark.parametrize("is_constant", [True, False])
