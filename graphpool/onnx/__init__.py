@@ -15,7 +15,8 @@ encoders.py    the tables of LabelEncoders from numbers to numbers, as constants
 boundary.py    whatever a step raises becomes an error of graphpool that names the node
 fold.py        computes nodes ahead, where everything that they read is known
 integers.py    products of integers and the scales behind them, as products of dequantised operands
-two_bits.py    products with weights of 2 bits, as those with weights of 4; experts.py: mixtures of experts, as branches
+two_bits.py    products with weights of 2 bits, as those with weights of 4
+experts.py     mixtures of experts, as branches
 specialise.py  once a model: dead nodes go, constants are computed, arithmetic is folded; then Specialiser: what is the
                same for all input shapes, and which inputs' contents decide shapes
 table_places.py  places in tables that lie outside: in inputs, and as follow from sizes

@@ -207,8 +207,8 @@ _DIRECTIONS = (b"forward", b"reverse", b"bidirectional")
 _POSITIVE = range(1, 2**31)
 _COUNTS = {
     "Attention": ("num_heads", "q_num_heads", "kv_num_heads"), "DecoderMaskedMultiHeadAttention": ("num_heads",),
-    "GroupNorm": ("groups",),
-    "GroupNormalization": ("num_groups",), "GroupQueryAttention": ("num_heads", "kv_num_heads"), "LRN": ("size",),
+    "GroupNorm": ("groups",), "GroupNormalization": ("num_groups",),
+    "GroupQueryAttention": ("num_heads", "kv_num_heads"), "LRN": ("size",),
     "MultiHeadAttention": ("num_heads",), "QAttention": ("num_heads",),
 }  # fmt: skip
 """Op -> attributes by which something is divided."""

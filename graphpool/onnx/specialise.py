@@ -1,8 +1,8 @@
 """Rewrites a model once, whatever its input shapes will be, and specialises it to input shapes.
 
 Nodes that nobody needs go, constants are computed, products of integers become those of the floats that they stand for
-(integers.py), numbers of 2 bits get 4, experts
-become branches, and Scatter gets its new name. Other rules are the graph's and the backend's.
+(integers.py), numbers of 2 bits get 4, experts become branches, and Scatter gets its new name. Other rules are the
+graph's and the backend's.
 """
 
 from __future__ import annotations
