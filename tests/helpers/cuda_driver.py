@@ -47,8 +47,8 @@ def missing_packages() -> list[str]:
     return missing if include_folder() else [*missing, HEADERS]
 
 
-def _run(*command: str | Path) -> None:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+def _run(*command: str | Path, cwd: Path | None = None) -> None:
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -64,6 +64,7 @@ def build_driver(folder: Path) -> None:
     include = include_folder()
     assert include is not None
     _list_missing(include, folder)
+    (folder / "host").symlink_to(CUDA_TESTS / "host")
     compiler = os.environ.get("CC") or shutil.which("gcc") or "cc"
     flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
     sources = sorted((CUDA_TESTS / "driver").glob("*.c"))
@@ -89,14 +90,17 @@ _CXX_FLAGS = [
 
 
 def compile_twins(source: str, names: Sequence[str], folder: Path, library: str = "twins") -> Path:
-    """The library of host forms of the kernels `names` of a CUDA C++ source; every access in them is seen."""
+    """The library of host forms of the kernels `names` of a CUDA C++ source, in the folder of the driver.
+
+    Every access in them is seen.
+    """
     return compile_all_twins([(source, names)], folder, library)
 
 
 def compile_all_twins(sources: Iterable[tuple[str, Sequence[str]]], folder: Path, library: str) -> Path:
     """The same of several sources, each with its kernels, whose names differ; macros of one are unknown to others."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
-    flags = [*_CXX_FLAGS, "-I", CUDA_TESTS / "host"]
+    flags = [*_CXX_FLAGS, "-I", "host"]  # paths within the folder, which a cache of the compiler knows again elsewhere
     parts, listed = [], []
     for number, (source, names) in enumerate(sources):
         macros = sorted(set(re.findall(r"^#define (\w+)", source, re.MULTILINE)))
@@ -107,8 +111,8 @@ def compile_all_twins(sources: Iterable[tuple[str, Sequence[str]]], folder: Path
     text.write_text('#include "cuda_host.hpp"\n' + "".join(parts) + f"TWINS({', '.join(listed)})\n")
     accesses = folder / "accesses.o"
     if not accesses.exists():
-        _run(compiler, *flags, "-O2", "-c", CUDA_TESTS / "host" / "accesses.cpp", "-o", accesses)
-    _run(compiler, *flags, "-fsanitize=thread", "-c", text, "-o", text.with_suffix(".o"))
+        _run(compiler, *flags, "-O2", "-c", "host/accesses.cpp", "-o", accesses.name, cwd=folder)
+    _run(compiler, *flags, "-fsanitize=thread", "-c", text.name, "-o", text.with_suffix(".o").name, cwd=folder)
     linked = folder / f"{library}.linked"
     _run(compiler, "-shared", text.with_suffix(".o"), accesses, "-o", linked)
     return linked.replace(target)  # whole, for whoever finds it
