@@ -123,7 +123,6 @@ def environment(folder: Path, **settings: object) -> dict[str, str]:
     return os.environ | {
         "LD_LIBRARY_PATH": str(folder),
         FOLDER_VARIABLE: str(folder),
-        "GRAPHPOOL_CUBIN_FOLDER": str(folder / "cubins"),
         **{f"TEST_DRIVER_{name.upper()}": str(value) for name, value in settings.items()},
     }
 
