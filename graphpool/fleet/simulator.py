@@ -46,9 +46,9 @@ class Service:
         Within which a request is answered. Unit: seconds.
     overhead_s : float or sequence of float, default=0.0
         That a lone request takes beside its run, as one time or several that were measured: half before, for reading
-        and parsing, and half behind it, for writing. Their median is taken for one request at a time; what is above it
-        requests wait for beside one another, as for a processor. While runs go on it takes longer, as one more run
-        would. Unit: seconds.
+        and parsing, and half behind it, for writing. The least of them is taken for one request at a time; what is
+        above it requests wait for beside one another, as for a processor. While runs go on it takes longer, as one more
+        run would. Unit: seconds.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class Service:
     def capacity_per_s(self) -> float:
         """Rows a second that it can serve for long, when requests have one row."""
         runs = self.workers * self.most_rows / self.times.mean_s(self.most_rows)
-        overhead_s = float(np.median(self.overhead_s))
+        overhead_s = float(np.min(self.overhead_s))
         return min(runs, 1 / overhead_s) if overhead_s else runs
 
 
@@ -187,7 +187,7 @@ class _Replica:
         self._running: list[_Run] = []
         self._leaving: list[float] = []  # a heap: when those that have run are answered
         self._parser_free_s = 0.0
-        self._message_s = float(np.median(run.service.overhead_s)) / 2
+        self._message_s = float(np.min(run.service.overhead_s)) / 2
         self._times = RunTimes(run.service.deadline_s)
         self._since_s = 0.0  # up to which runs have gone on
         self._nchanges = 0  # of what runs
