@@ -103,11 +103,8 @@ class SharedModel:
         store = self._open_store
         if isinstance(store, SealedName):
             store = SealedStore.open(store)
-        text = self._content(store, self._description)
-        if digest_of(text) != self._description.content.digest:
-            raise self._is_gone(store)
         # pickles of the process that made this handle, which is one itself
-        make, inputs, outputs, own, importer, forms = pickle.loads(memoryview(text))  # noqa: S301
+        make, inputs, outputs, own, importer, forms = pickle.loads(self._text(store, self._description))  # noqa: S301
         specialise = self._specialiser(store, importer, forms)
         used = pickle.loads(own) if engine is None else engine  # noqa: S301
         model: Model = make(inputs, outputs, specialise, used, owns_engine=engine is None, packed=store)
@@ -123,17 +120,25 @@ class SharedModel:
         """The importer's, which is opened where a shape was not compiled by the sharing process."""
         if forms is None:
             return self._load(store, importer)
-        context, told, references, readings = self._load(store, forms)
+        context, written, references, readings = self._load(store, forms)
         memory = open_references(references).values()
+        told = [StoredForm(pattern, sizes, self._text(store, key), own) for pattern, sizes, key, own in written]
         shared = SharedForms(context, told, [read_as(*pair) for pair in zip(memory, readings, strict=True)])
         return StoredSpecialiser(None, partial(self._load, store, importer), shared)
 
     def _load(self, store: PackedStore | SealedStore, text: _Text) -> Any:
         """What a pickle of the sharing process holds."""
-        buffers = [self._content(store, key) for key in text.keys]
-        for key, buffer in zip(text.keys, buffers, strict=True):
+        buffers = [self._content(store, key) for key in text.buffers]
+        for key, buffer in zip(text.buffers, buffers, strict=True):
             _name_content(buffer, key)
-        return pickle.loads(text.data, buffers=map(memoryview, buffers))  # noqa: S301
+        return pickle.loads(self._text(store, text.own), buffers=map(memoryview, buffers))  # noqa: S301
+
+    def _text(self, store: PackedStore | SealedStore, key: PackedKey) -> memoryview:
+        """What can do whatever code can: it is that of which the handle has the digest, or refused."""
+        text = self._content(store, key)
+        if digest_of(text) != key.content.digest:
+            raise self._is_gone(store)
+        return memoryview(text)
 
     def _content(self, store: PackedStore | SealedStore, key: PackedKey) -> ConstantBuffer:
         buffer = store.get(key)
@@ -225,8 +230,8 @@ def share(model: Model, *, store: PackedStore | str | Path | None = None) -> Sha
     text = pickle.dumps(
         (make, inputs, outputs, pickle.dumps(engine), _Text.of(specialise, arrays), _forms_of(model, arrays))
     )
-    description = _key_of(text, "model")
-    contents |= arrays | {description: text}
+    description = _add(arrays, text, "model")
+    contents |= arrays
     kept: PackedStore | SealedStore = SealedStore.make(contents) if chosen is None else _keep(chosen, contents)
     model.use_packed(kept)
     return SharedModel(model.name, kept, description)
@@ -240,7 +245,7 @@ def _forms_of(model: Model, arrays: dict[PackedKey, Any]) -> _Text | None:
     distinct = {id(content): content for *_, own in written for content in own}
     numbers = {key: number for number, key in enumerate(distinct)}
     told = [
-        StoredForm(pattern, sizes, data, tuple([numbers[id(content)] for content in own]))
+        (pattern, sizes, _add(arrays, data, "text"), tuple([numbers[id(content)] for content in own]))
         for pattern, sizes, data, own in written
     ]
     contents = list(distinct.values())
@@ -249,14 +254,14 @@ def _forms_of(model: Model, arrays: dict[PackedKey, Any]) -> _Text | None:
 
 
 class _Text(NamedTuple):
-    """A pickle, and the keys of the arrays that it leaves out."""
+    """The keys of a pickle and of the arrays that it leaves out, all of which workers map."""
 
-    data: bytes
-    keys: list[PackedKey]
+    own: PackedKey
+    buffers: list[PackedKey]
 
     @classmethod
     def of(cls, content: Any, arrays: dict[PackedKey, Any]) -> _Text:
-        """A pickle; the arrays that it leaves out are added to others."""
+        """A pickle; it and the arrays that it leaves out are added to others."""
         keys: list[PackedKey] = []
 
         def keep_out(buffer: pickle.PickleBuffer) -> bool:
@@ -264,16 +269,18 @@ class _Text(NamedTuple):
             raw = buffer.raw()
             if raw.nbytes < _LEAST_NBYTES:
                 return True
-            keys.append(_key_of(raw, "array"))
-            arrays[keys[-1]] = raw
+            keys.append(_add(arrays, raw, "array"))
             return False
 
-        return cls(pickle.dumps(content, 5, buffer_callback=keep_out), keys)
+        return cls(_add(arrays, pickle.dumps(content, 5, buffer_callback=keep_out), "text"), keys)
 
 
-def _key_of(data: Any, what: str) -> PackedKey:
+def _add(contents: dict[PackedKey, Any], data: Any, what: str) -> PackedKey:
+    """The key of bytes, which are added to contents."""
     nbytes = memoryview(data).nbytes
-    return PackedKey(Fingerprint(digest_of(data), "u8", (nbytes,)), what, "any")
+    key = PackedKey(Fingerprint(digest_of(data), "u8", (nbytes,)), what, "any")
+    contents[key] = data
+    return key
 
 
 def _keep(store: PackedStore, contents: dict[PackedKey, Any]) -> PackedStore:

@@ -133,11 +133,11 @@ class FormRequest(NamedTuple):
 
 
 class StoredForm(NamedTuple):
-    """A form as bytes, what tells it from others, and its constants as `tell_content` describes them."""
+    """A form as bytes, maybe of a mapping, what tells it from others, and its constants as of `tell_content`."""
 
     pattern: Any
     sizes: tuple[int, ...]
-    data: bytes
+    data: bytes | memoryview
     constants: tuple[Any, ...]
 
 
