@@ -5,7 +5,9 @@
 The bars: 4 sessions of one model with 64 MiB of weights take at most 64 + 16 + 4 MiB; with the packed-weight store the
 proportional set sizes of 4 processes, forked from one that has loaded the model, add up to at most 1.2 times that of
 one, and their growth by the model to that of one, however they were started. With `graphpool.share` 4 workers take at
-most 1.05 of the model's bytes beside their interpreters. `bench_growth` asks for many partitions.
+most 1.05 of what one takes beside their interpreters, once arenas are given back; an interpreter is a worker that has
+opened and run a model of one node. Times of `shared` are of a processor: opening, first run, all until its answer.
+`bench_growth` asks for many partitions.
 
 Sizes are what the system counts, resident and proportional set size. Growth is over a process that has loaded a small
 model already, so that it shows weights and not libraries.
@@ -15,12 +17,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib
 import inspect
 import multiprocessing
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
@@ -46,12 +46,12 @@ def set_sizes(pid: int | str = "self") -> tuple[float, float]:
     return found["Rss"], found["Pss"]
 
 
-def write_model(path: Path, layers: int = LAYERS) -> None:
-    """An ONNX model of products with 4 MiB of weights each."""
+def write_model(path: Path, layers: int = LAYERS, size: tuple[int, int] = LARGE) -> None:
+    """An ONNX model of products, by default with 4 MiB of weights each."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    rng, (k, n) = np.random.default_rng(0), LARGE
+    rng, (k, n) = np.random.default_rng(0), size
     weights = [rng.standard_normal((k, n), np.float32) / 32 for _ in range(layers)]
     nodes = []
     for i in range(layers):
@@ -178,26 +178,24 @@ def inputs_of(model: gp.Model) -> dict[str, np.ndarray]:
 
 
 def open_shared(handle: gp.SharedModel, connection: Any) -> None:
-    """In a worker: open and run, and tell the set size and what is private before and after, when all have run."""
-    importlib.import_module("graphpool.onnx.preload")
-    before, start = private_size(), time.process_time()
+    """In a worker: open and run, tell how long that took, then do what each message says."""
+    start = time.process_time()
     with handle.open() as model:
         opened = time.process_time()
         model.run(inputs_of(model))
         answered = time.process_time()  # since the process began
         connection.send((opened - start, answered - opened, answered))
-        connection.recv()
-        connection.send((set_sizes()[1], before, private_size()))
-        connection.recv()
+        while (what := connection.recv()) != "end":
+            if what == "trim":
+                model.engine.trim()
+            connection.send(set_sizes()[1])
 
 
-def private_size() -> float:
-    """What this process alone has written. Unit: 2**20 bytes."""
-    return int(re.findall(r"Private_Dirty: +(\d+)", Path("/proc/self/smaps_rollup").read_text())[0]) / 1024
+def measure_shared(handle: gp.SharedModel, method: str, count: int) -> tuple[list[float], float, float]:
+    """Mean processor seconds of opening, of the first run and to its end, and set sizes of so many workers together.
 
-
-def measure_shared(handle: gp.SharedModel, method: str, count: int) -> tuple[list[float], list[float]]:
-    """Processor seconds of opening, of the first run and to its end, and sizes, each the mean of so many workers."""
+    These are told when all have run, and when all have given their arenas back. Unit: 2**20 bytes.
+    """
     context = multiprocessing.get_context(method)
     context.set_forkserver_preload(["graphpool.onnx.preload"])
     pipes = [context.Pipe() for _ in range(count)]
@@ -205,33 +203,44 @@ def measure_shared(handle: gp.SharedModel, method: str, count: int) -> tuple[lis
     for worker in workers:
         worker.start()
     seconds = [ours.recv() for ours, _ in pipes]
-    for ours, _ in pipes:
-        ours.send("tell")
-    sizes = [ours.recv() for ours, _ in pipes]
+    sizes = []
+    for what in ("size", "size", "trim", "size"):  # the first of each collects what it takes to tell
+        for ours, _ in pipes:
+            ours.send(what)
+        sizes.append(sum(ours.recv() for ours, _ in pipes))
     for ours, _ in pipes:
         ours.send("end")
     for worker in workers:
         worker.join()
-    return [float(np.mean(column)) for column in zip(*seconds, strict=True)], [
-        float(np.mean(column)) for column in zip(*sizes, strict=True)
-    ]
+    return [float(np.mean(column)) for column in zip(*seconds, strict=True)], sizes[1], sizes[3]
+
+
+def share_once(path: Path) -> gp.SharedModel:
+    """A handle; the model that it is of is closed."""
+    with gp.onnx.load(path, threads=1) as model:
+        model.run(inputs_of(model))
+        return gp.share(model)
 
 
 def print_shared(path: Path) -> None:
-    """One process and four over a shared model, whose owner has closed it."""
-    with gp.onnx.load(path, threads=1) as model:
-        model.run(inputs_of(model))
-        handle = gp.share(model)
+    """What one process and four have of a shared model, beside those that have the smallest one: their interpreters."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(Path(folder) / "small.onnx", 1, (4, 4))
+        small = share_once(Path(folder) / "small.onnx")
+    handle = share_once(path)
     assert handle.nbytes is not None
-    print(f"\nshared: {handle.nbytes / 2**20:.0f} MiB, handle {len(pickle.dumps(handle))} bytes")
-    print("| set sizes, MiB | 1 process | 4 | ratio | private before, after | open, first run, all till then, CPU ms |")
-    print("|---|---:|---:|---:|---|---|")
+    print(f"\nshared: {handle.nbytes / 2**20:.1f} MiB, handle {len(pickle.dumps(handle))} bytes")
+    print("| set sizes beside interpreters, MiB | 1 process | 4 | ratio | without arenas: 1 | 4 | ratio | CPU ms |")
+    print("|---|---:|---:|---:|---:|---:|---:|---|")
     for method in ("spawn", "forkserver"):
-        (_, (one, _, _)), (seconds, (mean, before, after)) = (measure_shared(handle, method, n) for n in (1, 4))
+        sizes = []
+        for count in (1, 4):
+            _, *without = measure_shared(small, method, count)
+            seconds, *found = measure_shared(handle, method, count)
+            sizes.append([size - own for size, own in zip(found, without, strict=True)])
+        columns = [f"{one:.1f} | {four:.1f} | {four / one:.3f}" for one, four in zip(*sizes, strict=True)]
         print(
-            f"| {method} | {one:.0f} | {4 * mean:.0f} | {4 * mean / one:.2f} | {before:.0f}, {after:.0f} | "
-            f"{', '.join(f'{1e3 * each:.0f}' for each in seconds)} |",
-            flush=True,
+            f"| {method} | {' | '.join(columns)} | {', '.join(f'{1e3 * each:.0f}' for each in seconds)} |", flush=True
         )
 
 
