@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["elem_type_of", "make_attribute", "make_message", "make_tensor", "numpy_type", "to_array"]
+__all__ = ["elem_type_of", "make_attribute", "make_message", "make_tensor", "numpy_type", "to_array", "unpacked"]
 
 _NUMPY: dict[int, np.dtype[Any]] = {
     TensorProto.FLOAT: np.dtype(np.float32), TensorProto.UINT8: np.dtype(np.uint8), TensorProto.INT8: np.dtype(np.int8),
@@ -139,3 +139,9 @@ def make_message(kind: str, inputs: Sequence[str], outputs: Sequence[str], name:
     """The message of a node that no file had; attributes that are None are left out."""
     made = [make_attribute(key, value) for key, value in sorted(attrs.items()) if value is not None]
     return NodeProto(op_type=kind, name=name, input=inputs, output=outputs, attribute=made)
+
+
+def unpacked(packed: Array, bits: int) -> Array:
+    """Numbers of 2, 4 or 8 bits, the first in the low bits of a byte, as bytes along the last axis."""
+    parts = [packed >> shift & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)

@@ -12,7 +12,7 @@ import numpy as np
 from graphpool._dataclasses import dataclass
 from graphpool.errors import UnsupportedError, explain
 
-from .arrays import make_message
+from .arrays import make_message, unpacked
 from .node import Node
 from .proto import GraphProto, TensorProto, ValueInfoProto
 from .two_bits import widened
@@ -179,18 +179,12 @@ def _product(node: Node, names: list[str], constants: Mapping[str, Any], number:
     if points is None:
         points = np.full(scale.shape, 1 << (bits - 1), np.uint8)
     elif node.attrs.get("block_size", 0) > 0:
-        points = _unpacked(points, bits)[..., : scale.shape[2]]
+        points = unpacked(points, bits)[..., : scale.shape[2]]
     else:  # side by side along the rows
-        points = _unpacked(points, bits)[..., :rows, None]
+        points = unpacked(points, bits)[..., :rows, None]
     if points.shape != scale.shape or width * 8 % (bits * scale.shape[2]):
         _refuse(node, f"scales of shape {scale.shape} and zero points of shape {points.shape}")
     return _Product(weights, bias, scale, points, bits)
-
-
-def _unpacked(packed: Array, bits: int) -> Array:
-    """Numbers of fewer bits along the last axis as bytes, the first in the low bits."""
-    parts = [packed >> shift & ((1 << bits) - 1) for shift in range(0, 8, bits)]
-    return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
 
 
 def _halves(product: _Product, fusion: int) -> tuple[_Product, _Product]:

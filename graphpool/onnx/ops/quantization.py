@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass
+from graphpool.onnx.arrays import unpacked
 from graphpool.onnx.build import Value
 from graphpool.onnx.types import data_type
 from graphpool.runtime.constant_memory import memory_of
@@ -383,10 +384,9 @@ def _points(n: NodeView, bits: int, rows: int, groups: int) -> np.ndarray[Any, A
     """The zero point of each block, or of all: half the range where none are given, or floats."""
     if not n.has(3) or n[3].dtype is not DataType.U8:
         return np.full((1, 1), 1 << (bits - 1), np.uint8)
-    packed = n.known(3).reshape(rows, -1)
-    if bits == 8:
-        return packed
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(rows, -1)[:, :groups]
+    packed = n.known(3)
+    n.require(packed.size == rows * -(-groups * bits // 8), "the size of the zero points")
+    return unpacked(packed.reshape(rows, -1), bits)[:, :groups]
 
 
 _NORMAL_FLOATS = (
