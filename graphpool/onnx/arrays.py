@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["elem_type_of", "make_attribute", "make_message", "make_tensor", "numpy_type", "to_array", "unpacked"]
+__all__ = [
+    "ELEMENT_FIELDS",
+    "elem_type_of",
+    "make_attribute",
+    "make_message",
+    "make_tensor",
+    "numpy_type",
+    "to_array",
+    "unpacked",
+]
 
 _NUMPY: dict[int, np.dtype[Any]] = {
     TensorProto.FLOAT: np.dtype(np.float32), TensorProto.UINT8: np.dtype(np.uint8), TensorProto.INT8: np.dtype(np.int8),
@@ -35,7 +44,7 @@ _NUMPY: dict[int, np.dtype[Any]] = {
 
 _ELEMENTS = {dtype: elem_type for elem_type, dtype in _NUMPY.items()}
 
-_FIELDS: dict[int, str] = {
+ELEMENT_FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data", TensorProto.DOUBLE: "double_data", TensorProto.INT64: "int64_data",
     TensorProto.UINT32: "uint64_data", TensorProto.UINT64: "uint64_data", TensorProto.STRING: "string_data",
     **dict.fromkeys((
@@ -70,7 +79,7 @@ def elem_type_of(dtype: np.dtype[Any]) -> int:
 def to_array(tensor: Any) -> Array:
     """The content of a tensor that lies in its message. Raises ValueError where it does not fit the shape."""
     elem_type, shape = tensor.data_type, tuple(tensor.dims[:])
-    field, is_inside = _FIELDS.get(elem_type), tensor.data_location != TensorProto.EXTERNAL
+    field, is_inside = ELEMENT_FIELDS.get(elem_type), tensor.data_location != TensorProto.EXTERNAL
     if is_inside and sys.byteorder == "little":
         if tensor.HasField("raw_data") and (field or elem_type in _HALVES) and field != "string_data":
             return np.frombuffer(tensor.raw_data, numpy_type(elem_type)).reshape(shape)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import NamedTuple
 
-from .arrays import numpy_type
+from .arrays import ELEMENT_FIELDS, numpy_type
 from .op_table import NEWEST, OPS
 from .proto import AttributeProto, TensorProto
 
@@ -151,7 +151,7 @@ def _check_tensor(tensor: Any) -> None:
     for dim in tensor.dims[:]:
         _require(dim >= 0)
         count *= dim
-    field = _TYPED.get(elem_type)
+    field = ELEMENT_FIELDS.get(elem_type)
     fields = {entry.name for entry, _ in tensor.ListFields()} - _OF_TENSOR
     if fields == {"raw_data"}:
         _require(elem_type in _RAW and len(tensor.raw_data) == count * numpy_type(elem_type).itemsize)
@@ -164,10 +164,6 @@ _RAW = frozenset({
     TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.INT32, TensorProto.INT16,
     TensorProto.INT8, TensorProto.UINT64, TensorProto.UINT32, TensorProto.UINT16, TensorProto.UINT8, TensorProto.BOOL,
 })  # fmt: skip
-_TYPED: dict[int, str] = {
-    TensorProto.FLOAT: "float_data", TensorProto.INT64: "int64_data", TensorProto.INT32: "int32_data",
-    TensorProto.DOUBLE: "double_data",
-}  # fmt: skip
 
 
 # ---- the table

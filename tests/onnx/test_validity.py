@@ -47,6 +47,8 @@ def branch(kind, name):
 
 FLAG = node("Cast", "x", outputs=("c",), to=TensorProto.BOOL)
 NUMBERS = helper.make_tensor("t", TensorProto.INT64, [2], [1, 2])
+BYTES = helper.make_tensor("t", TensorProto.UINT8, [2], [1, 2])
+TEXTS = helper.make_tensor("t", TensorProto.STRING, [2], ["a", "b"])
 BRANCH = helper.make_graph([node("Identity", "x", outputs=("inner",))], "branch", [], [Y])
 SHADOWS = helper.make_graph([node("Identity", "x", outputs=("x",))], "branch", [], [X])
 COUNT, GOES_ON = (
@@ -110,6 +112,8 @@ VALID = {
     "an attribute": make_model([node("LeakyRelu", "x", alpha=0.5)]),
     "a tensor": make_model([node("ConstantOfShape", "x", value=numpy_helper.from_array(np.ones(1, np.float32)))]),
     "a tensor of numbers": make_model([node("Constant", value=NUMBERS)], []),
+    "bytes as integers": make_model([node("Constant", value=BYTES)], []),
+    "texts": make_model([node("Constant", value=TEXTS)], []),
     "another domain": make_model(
         [node("Any", "x", domain="other", what=3)],
         opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("other", 1)],
