@@ -95,6 +95,14 @@ class Node:
         """What messages call the node."""
         return self.name or next((name for name in self.output if name), self.op_type)
 
+    @property
+    def work(self) -> tuple[Any, ...] | None:
+        """Equal for nodes that compute the same of equal inputs; None where long lists or outer values are read."""
+        if self._lists or self.captured:
+            return None
+        attributes = tuple(item.SerializeToString() for item in self._short.attribute)
+        return self.domain, self.op_type, attributes, tuple(map(bool, self.input)), tuple(map(bool, self.output))
+
     def kept(self) -> Node:
         """The node without references into the message that it was read from."""
         return Node(self._short, {name: found.kept() for name, found in self._lists.items()}, self.trees)

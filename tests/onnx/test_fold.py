@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
-from graphpool.onnx import host
+from graphpool.onnx import fold, host
 from tests.helpers.onnx_models import random_array
 
 LARGE = 2**62 - 1
@@ -172,3 +172,26 @@ with gp.onnx.load(model) as loaded:
 assert "onnx.reference.ops" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_what_was_computed_before_is_not_computed_again(monkeypatch):
+    computed = []
+
+    def counted(source, node, *rest):
+        computed.append(node.label)
+        return compute(source, node, *rest)
+
+    compute = fold.compute
+    monkeypatch.setattr(fold, "compute", counted)
+    numbers = {"a": [1, 2], "b": [1, 2], "c": [2, 1]}
+    nodes = [helper.make_node("Neg", [name], [f"-{name}"], name=f"Neg {name}") for name in numbers]
+    nodes += [helper.make_node("Cast", ["a"], [name], name=name, to=elem)
+              for name, elem in (("f32", TensorProto.FLOAT), ("f64", TensorProto.DOUBLE))]  # fmt: skip
+    tensors = [numpy_helper.from_array(np.array(value), name) for name, value in numbers.items()]
+    names = [name for node in nodes for name in node.output]
+    graph = helper.make_graph(nodes, "g", [], [helper.make_empty_tensor_value_info(name) for name in names], tensors)
+    with gp.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)) as loaded:
+        found = loaded.run({})
+    assert computed == ["Neg a", "Neg c", "f32", "f64"]
+    assert {name: found[name].tolist() for name in names[:3]} == {"-a": [-1, -2], "-b": [-1, -2], "-c": [-2, -1]}
+    assert [found[name].dtype for name in names[3:]] == [np.float32, np.float64]

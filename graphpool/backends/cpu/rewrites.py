@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...graph.spelling import possible_spellings, respell
 from ...graph.view import GraphView
 from .match.integers import split_dequantized
+from .match.pads import join_pads
 from .match.swaps import BYTES_MOVED, QUANTIZED_BEFORE_CONCAT, QUANTIZED_BEFORE_TRANSPOSE, RESHAPES_BEHIND, swap
 from .match.undone import drop_undone
 from .patterns import SPELLINGS
@@ -31,6 +32,7 @@ def replace_spelt(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs
 
 REWRITES: tuple[Rewrite, ...] = (
     replace_spelt,
+    join_pads,
     partial(swap, BYTES_MOVED),
     drop_undone,
     split_dequantized,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ....graph.logical_tensor import LogicalTensor
     from ....graph.op import Op
 
-__all__ = ["drop_undone"]
+__all__ = ["drop_undone", "needed"]
 
 
 def drop_undone(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
@@ -46,7 +46,7 @@ def drop_undone(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: 
         if op.kind == "Dequantize":
             makers[op.outputs[0].id] = op
         written.update(tensor.id for tensor in op.outputs if tensor.id not in outputs)
-    return _needed([_renamed(op, equal) for op in kept], outputs)
+    return needed([_renamed(op, equal) for op in kept], outputs)
 
 
 def _renamed(op: Op, names: Mapping[int, LogicalTensor]) -> Op:
@@ -77,7 +77,7 @@ def _numbers(op: Op) -> tuple[float, int] | None:
     return op.attrs["scales"][0], (op.attrs.get("zps") or [0])[0]
 
 
-def _needed(ops: Sequence[Op], outputs: Iterable[int]) -> list[Op]:
+def needed(ops: Sequence[Op], outputs: Iterable[int]) -> list[Op]:
     """The ops that give what is read or leaves the partition."""
     needed, kept = set(outputs), []
     for op in reversed(ops):
