@@ -16,6 +16,7 @@ from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.limits import Limits
 from graphpool.mapped_file import check_mapping
 from graphpool.runtime import Engine, Model
+from graphpool.runtime.heap import trim_heap
 from graphpool.runtime.load_room import LoadRoom
 from graphpool.runtime.model import WEIGHTS_MODES
 from graphpool.runtime.model_memory import check_priority
@@ -183,6 +184,7 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
     """A model of what is read; what was taken is given back where that fails."""
     room, model = LoadRoom(engine.host_budget, "loading"), None
     specialiser = room.call(read)
+    trim_heap()  # what was parsed and checked is more than is kept of it: compilation takes that room anew
     head = specialiser.head
     try:
         with room.refusing():

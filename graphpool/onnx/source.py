@@ -24,7 +24,6 @@ from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
 from graphpool.runtime.constant_memory import memory_of, read_as, reading_of
 from graphpool.runtime.file_arrays import open_references, refer_to_files
-from graphpool.runtime.heap import trim_heap
 from graphpool.runtime.model_metadata import ModelMetadata
 from graphpool.runtime.nibbles import Nibbles
 from graphpool.typing import DataType
@@ -147,8 +146,6 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, as_inputs: 
         nodes = [Node(node) for node in skeleton.graph.node]
     else:
         nodes = [Node(node, lists.get(number, {})) for number, node in enumerate(skeleton.graph.node[:])]
-    if lists:
-        trim_heap()  # what they were arranged in was more than is kept of them
     _unpack_read(constants, nodes, [port.name for port in outputs])
     return OnnxModel(
         name,
