@@ -1,3 +1,5 @@
+from graphpool.memory._arrays cimport ArrayAllocator
+
 from ._counters cimport UseCount
 from ._form_cache cimport FormCache, FormUse
 
@@ -9,7 +11,11 @@ cdef class InputPorts:
     cdef list indices           # (low, high) of the elements, or None
     cdef list shapes            # None for an unknown rank; -1 for sizes that are not fixed
     cpdef dict take(self, inputs)
+    cpdef dict dense(self, dict arrays, ArrayAllocator copies)
     cdef bint _fits(self, Py_ssize_t k, object value) except -1
+
+
+cpdef bint is_dense(object array) except -1
 
 
 cdef class ModelRun:
@@ -18,7 +24,9 @@ cdef class ModelRun:
     cdef readonly tuple deciding
     cdef public object declared
     cdef InputPorts inputs
+    cdef ArrayAllocator copies  # of inputs
     cdef frozenset outputs      # names
     cdef UseCount count
     cdef object queue
+    cpdef dict dense(self, InputPorts ports, dict given)
     cpdef FormUse enter(self, dict arrays, states=*)

@@ -4,6 +4,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 
 from graphpool.cache._lookup cimport gpc_look_up
+from graphpool.memory._arrays cimport ArrayAllocator
+from graphpool.memory._budget cimport Budget
 
 from ._counters cimport UseCount
 from ._form_cache cimport FormCache, FormUse
@@ -46,7 +48,7 @@ cdef class InputPorts:
         ]
 
     cpdef dict take(self, inputs):
-        """The inputs by name, each as a dense aligned array where it is a tensor of numbers.
+        """The inputs by name, each as an array where it is a tensor of numbers, dense or not.
 
         Raises
         ------
@@ -71,6 +73,22 @@ cdef class InputPorts:
             arrays[name] = value
         return arrays
 
+    cpdef dict dense(self, dict arrays, ArrayAllocator copies):
+        """What `take` has given, tensors of numbers as dense aligned arrays: copies where they were none.
+
+        Raises `OutOfMemoryError`.
+        """
+        cdef dict found = arrays
+        cdef Py_ssize_t k
+        for k in range(len(self.names)):
+            if self.dtypes[k] is None or self.dtypes[k] is OBJECTS:
+                continue
+            value = arrays[self.names[k]]
+            if not is_dense(value):
+                found = dict(arrays) if found is arrays else found
+                found[self.names[k]] = copies.call(ndarray.copy, value)
+        return found
+
     cdef bint _fits(self, Py_ssize_t k, object value) except -1:
         """Whether a value is a dense aligned array of the right type and shape, of texts each a ``str``."""
         cdef gp_array *array
@@ -79,15 +97,23 @@ cdef class InputPorts:
         array = fields_of(value)
         if array.descr != <PyObject *>self.dtypes[k] and <object>array.descr != self.dtypes[k]:
             return False    # those of arrays that were unpickled are equal, not the same
-        if not (array.flags & GP_C_CONTIGUOUS and array.flags & GP_ALIGNED):
+        if not is_dense(value):
             return False
         if self.shapes[k] is not None and not has_shape(array, <tuple>self.shapes[k]):
             return False
         return self.dtypes[k] is not OBJECTS or _are_texts(<PyObject **>array.data, value.size)
 
 
+cpdef bint is_dense(object array) except -1:
+    """Whether kernels can read a NumPy array where it is: contiguous, and aligned."""
+    cdef int flags = fields_of(array).flags
+    return flags & GP_C_CONTIGUOUS and flags & GP_ALIGNED
+
+
 cdef bint _are_within(object array, int64_t low, int64_t high) except -1:
-    """Whether all elements of a dense aligned array, s32 or s64, are in a range."""
+    """Whether all elements of an array, s32 or s64, are in a range."""
+    if not is_dense(array):
+        return not array.size or (low <= array.min() and array.max() <= high)
     cdef const int64_t *wide = <const int64_t *>fields_of(array).data
     cdef const int32_t *narrow = <const int32_t *>wide
     cdef Py_ssize_t k, count = array.size
@@ -155,6 +181,8 @@ cdef class ModelRun:
     cache : FormCache
     count : UseCount
     queue : MemoryQueue
+    host_budget : Budget
+        What copies of inputs are charged to, that runs make.
 
     Attributes
     ----------
@@ -166,9 +194,10 @@ cdef class ModelRun:
     """
 
     def __init__(self, str name not None, inputs, outputs, deciding, FormCache cache not None, UseCount count not None,
-                 queue):
+                 queue, Budget host_budget not None):
         self.name, self.deciding, self.cache, self.count, self.queue = name, tuple(deciding), cache, count, queue
         self.inputs, self.outputs = InputPorts(inputs), frozenset([port.name for port in outputs])
+        self.copies = ArrayAllocator(host_budget, f"inputs of {name}")
 
     def run(self, inputs, outputs=None):
         """See `Model.run`: alone, where it found too little memory beside other runs."""
@@ -196,7 +225,16 @@ cdef class ModelRun:
                 raise
         return self.queue.run(work, self._between_runs_nbytes, *given)
 
-    def _run(self, dict arrays, outputs):
+    cpdef dict dense(self, InputPorts ports, dict given):
+        """What `InputPorts.dense` gives, charged; raises `OutOfMemoryError` that names what all of the run takes."""
+        try:
+            return ports.dense(given, self.copies)
+        except OutOfMemoryError:
+            self.peak(given, True, False)
+            raise
+
+    def _run(self, dict given, outputs):
+        cdef dict arrays = self.dense(self.inputs, given)
         cdef FormUse use = self.enter(arrays)
         cdef int64_t runs = 0
         try:

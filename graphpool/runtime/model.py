@@ -165,7 +165,7 @@ class Model(Ranked):
         ----------
         inputs : mapping of str to array
             One for each input, of its type and shape: NumPy arrays (read-only ones too) or objects with DLPack. They
-            are not written; they are copied only if they are not dense.
+            are not written; they are copied only if they are not dense, which the budget counts during the run.
         outputs : mapping of str to ndarray, optional
             Where results go: writable, dense arrays of the outputs' types and shapes, apart from one another and from
             the inputs. With all of them given a warm run allocates nothing on the heap.
@@ -332,10 +332,11 @@ class Model(Ranked):
         """What one run at a time takes of the engine's budget.
 
         That is the arena, scratch included, the constants, packed ones that are cached, the compiled programs, and the
-        results, and the states of open sessions; inputs are the caller's. A ``memory_limit`` of so many bytes will do
-        if the results of one run are let go of before the next, and so will one without the packed ones: kernels for
-        plain layouts run then. Where contents decide, as what a `NonZero` finds, it is the most that a run takes; nodes
-        of which only a run tells that are named by ``unbounded``, and not in the number.
+        results, and the states of open sessions; inputs are the caller's, but for copies of arrays that are not dense,
+        where such are given. A ``memory_limit`` of so many bytes will do if the results of one run are let go of before
+        the next, and so will one without the packed ones: kernels for plain layouts run then. Where contents decide, as
+        what a `NonZero` finds, it is the most that a run takes; nodes of which only a run tells that are named by
+        ``unbounded``, and not in the number.
 
         Parameters
         ----------

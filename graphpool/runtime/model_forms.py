@@ -19,14 +19,14 @@ from graphpool.memory._arrays import ArrayAllocator
 from graphpool.memory._budget import IDLE_PRIMITIVES
 
 from ._form_cache import FormCache
-from ._model_run import ModelRun
+from ._model_run import ModelRun, is_dense
 from ._result_arrays import ResultArrays
 from ._stream import Stream
 from .constant_part import check_files
 from .declared_shapes import DeclaredShapes
 from .executable import Executable
 from .form_record import UnwritableError
-from .load_room import LoadRoom, load_charged
+from .load_room import LoadRoom, load_charged, refused_with
 from .mapped_reads import NO_READS, MappedReads
 from .memory_peak import MemoryPeak, within_limit
 from .model_memory import ModelMemory, missing_nbytes, shared_nbytes
@@ -140,7 +140,8 @@ class ModelForms(ModelRun):
     ) -> None:
         self.memory = keeper = ModelMemory(engine.model_memory, name, priority)
         names = [port.name for port in inputs if port.name in deciding]
-        super().__init__(name, inputs, outputs, names, FormCache(name, capacity), keeper.count, engine.queue)
+        cache: FormCache[Executable] = FormCache(name, capacity)
+        super().__init__(name, inputs, outputs, names, cache, keeper.count, engine.queue, engine.host_budget)
         self._inputs, self._engine = inputs, engine
         self.specialise: Specialise = specialise
         self._options, self._weights = options, weights
@@ -431,18 +432,7 @@ class ModelForms(ModelRun):
     def peak(self, shapes: Mapping[str, Any] | None, outputs: bool, sequential: bool) -> MemoryPeak:
         """As `Model.predict_peak`."""
         if shapes is not None or self.declared is None:
-            use = self._enter_shapes(shapes)
-            try:
-                form = use.executable
-                nbytes, is_all = within_limit(self._peak_of(form, outputs, sequential), self._engine)
-                found = MemoryPeak(nbytes, form.mapped_reads(), self._engine, form.untouched_nbytes())
-                inner = form.inner_bound()
-                found.is_exact = is_all and not (inner.most_nbytes or inner.unbounded)
-                found.unbounded, found.objects_nbytes = inner.unbounded, inner.objects_nbytes
-                found.reserved_nbytes = form.reserved_nbytes
-            finally:
-                self.cache.leave(use)
-            return found
+            return self._peak_for(shapes, outputs, sequential)
         self.declared.check_plannable()
         self.cache.exclusively(self.declared.prepare)
         bounds = [form.inner_bound() for form in self.variable]
@@ -459,6 +449,28 @@ class ModelForms(ModelRun):
         found.is_exact = found.is_exact and not found.unbounded
         found.reserved_nbytes = max((form.reserved_nbytes for form in self.variable), default=0)
         found.objects_nbytes = max((bound.objects_nbytes for bound in bounds), default=0)
+        return found
+
+    def _peak_for(self, shapes: Mapping[str, Any] | None, outputs: bool, sequential: bool) -> MemoryPeak:
+        """Of these shapes, or arrays, of which a run copies those that are not dense before all else."""
+        copies_nbytes = _copies_nbytes(shapes or {})
+        with _refused_beside(copies_nbytes):
+            use = self._enter_shapes(shapes)
+        try:
+            form = use.executable
+            with _refused_beside(copies_nbytes):
+                whole_nbytes = copies_nbytes + self._peak_of(form, outputs, sequential)
+            if copies_nbytes:
+                run_nbytes = form.check_room(form.form.outputs if outputs else ())
+                self._engine.host_budget.check(copies_nbytes + run_nbytes, holder=f"inputs of {self.name}")
+            nbytes, is_all = within_limit(whole_nbytes, self._engine)
+            found = MemoryPeak(nbytes, form.mapped_reads(), self._engine, form.untouched_nbytes())
+            inner = form.inner_bound()
+            found.is_exact = is_all and not (inner.most_nbytes or inner.unbounded)
+            found.unbounded, found.objects_nbytes = inner.unbounded, inner.objects_nbytes
+            found.reserved_nbytes = form.reserved_nbytes
+        finally:
+            self.cache.leave(use)
         return found
 
     def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool) -> int:
@@ -621,6 +633,24 @@ class ModelForms(ModelRun):
         while self._packed:
             with suppress(IndexError):  # another thread has closed the last one
                 self._packed.pop().close()
+
+
+@contextmanager
+def _refused_beside(nbytes: int) -> Iterator[None]:
+    """A block that knows nothing of so many bytes: its `OutOfMemoryError` names the limit that does for them too."""
+    try:
+        yield
+    except OutOfMemoryError as error:
+        least = error.fields.get("smallest_limit")
+        if least is None or not nbytes:
+            raise
+        raise refused_with(error, least + nbytes) from error
+
+
+def _copies_nbytes(given: Mapping[str, Any]) -> int:
+    """What a run on these arrays takes for copies of those that are not dense. Unit: bytes."""
+    arrays = [array for array in given.values() if isinstance(array, np.ndarray) and not array.dtype.hasobject]
+    return sum(array.nbytes for array in arrays if not is_dense(array))
 
 
 def _refuse_closed(*arguments: Any) -> NoReturn:

@@ -109,7 +109,7 @@ def describe_shapes(values: Mapping[str, Any]) -> str:
 
 
 def as_input(port: ModelPort, value: Any) -> Any:
-    """The value as a dense aligned array of the input's type; checked."""
+    """The value as an array of the input's type; checked."""
     if port.is_text:
         return _as_text(port, value)
     if port.dtype is None:
@@ -126,8 +126,6 @@ def as_input(port: ModelPort, value: Any) -> Any:
             input_name=port.name,
         )
     check_shape(port, array)
-    if not (array.flags.c_contiguous and array.flags.aligned):
-        array = np.require(array, requirements=["C", "A"])
     return array
 
 

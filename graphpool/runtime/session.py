@@ -167,10 +167,11 @@ class Session:
             return self.model._forms.run_in_turn(arrays, self._run_once, arrays, outputs, shapes)
 
     def _run_once(
-        self, given: Mapping[str, Any], outputs: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
+        self, given: dict[str, Any], outputs: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, Any]:
         self._own(self._content)
-        arrays = self._with_states(given, {state.input: self._view(state, shapes) for state in self._held.states})
+        arrays = self.model._forms.dense(self._inputs, given)
+        arrays = self._with_states(arrays, {state.input: self._view(state, shapes) for state in self._held.states})
         use = self.model._forms.enter(arrays, self._held)
         runs = 0
         try:

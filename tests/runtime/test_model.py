@@ -129,6 +129,42 @@ def test_every_kind_of_input(model, change):
     np.testing.assert_array_equal(x, before)
 
 
+@pytest.mark.parametrize("make", [np.asfortranarray, lambda x: np.broadcast_to(x[:1], x.shape)])
+def test_a_copy_of_an_input_is_counted_while_it_runs(engine, model, make):
+    x = make(batch(5000))
+    predicted = model.predict_peak({"x": x})
+    assert predicted == model.predict_peak({"x": x.shape}) + x.nbytes
+    kept = engine.budget.in_use
+    y = model.run({"x": x})["y"]
+    assert engine.budget.peak == predicted
+    np.testing.assert_allclose(y, expected(x), rtol=1e-5, atol=1e-5)
+    del y
+    model.trim()
+    assert engine.budget.in_use <= kept
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_copy_of_an_input_that_does_not_fit_is_refused_and_the_smallest_limit_does(share):
+    x = np.asfortranarray(batch(5000))
+    with gp.Engine("cpu") as engine, make_model(engine) as model:
+        limit = int(model.predict_peak({"x": x}) * share)
+    with gp.Engine("cpu", memory_limit=limit) as engine, make_model(engine) as model:
+        with pytest.raises(gp.OutOfMemoryError) as foretold:
+            model.predict_peak({"x": x})
+        with pytest.raises(gp.OutOfMemoryError) as refused:
+            model.run({"x": x})
+    least = refused.value.fields["smallest_limit"]
+    assert foretold.value.fields["smallest_limit"] == least
+    with gp.Engine("cpu", memory_limit=least) as engine, make_model(engine) as model:
+        np.testing.assert_allclose(model.run({"x": x})["y"], expected(x), rtol=1e-5, atol=1e-5)
+    with (
+        gp.Engine("cpu", memory_limit=least - 1) as engine,
+        make_model(engine) as model,
+        pytest.raises(gp.OutOfMemoryError),
+    ):
+        model.run({"x": x})
+
+
 class OnlyDLPack:
     """An array of another library."""
 
