@@ -14,8 +14,6 @@ from tests.helpers.cuda_engine import NoTwins, Twins
 
 @pytest.fixture(scope="session")
 def test_driver():
-    gc.collect()
-    gc.freeze()  # what is there stays, so that no test looks through all modules twice
     if FOLDER_VARIABLE not in os.environ:
         return NvidiaDriver()
     driver = TestDriver()
@@ -27,6 +25,7 @@ def test_driver():
 def driver(test_driver):
     """The driver; what a test plants it has to ask for."""
     gc.collect()
+    gc.freeze()  # what is there stays, so that no test looks through all modules and the reports of all tests before it
     before = test_driver.live()
     yield test_driver
     gc.collect()
