@@ -48,10 +48,10 @@ def _is_valid(schedule):
     return True
 
 
-@pytest.mark.parametrize("first", range(0, 2000, 250))
+@pytest.mark.parametrize("first", range(0, 500, 125))
 def test_random_graphs_are_covered_and_nothing_is_redundant(first):
     spare = 0
-    for seed in range(first, first + 250):
+    for seed in range(first, first + 125):
         graph = random_graph(seed)
         for name in CHEAP:
             schedule = POLICIES[name](graph)
