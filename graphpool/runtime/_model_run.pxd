@@ -24,7 +24,7 @@ cdef class ModelRun:
     cdef readonly tuple deciding
     cdef public object declared
     cdef InputPorts inputs
-    cdef ArrayAllocator copies  # of inputs
+    cdef readonly ArrayAllocator copies
     cdef frozenset outputs      # names
     cdef UseCount count
     cdef object queue

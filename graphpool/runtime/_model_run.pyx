@@ -182,11 +182,12 @@ cdef class ModelRun:
     count : UseCount
     queue : MemoryQueue
     host_budget : Budget
-        What copies of inputs are charged to, that runs make.
 
     Attributes
     ----------
     declared : DeclaredShapes or None
+    copies : ArrayAllocator
+        Charges for copies that runs make of inputs and results.
 
     Notes
     -----
@@ -197,7 +198,7 @@ cdef class ModelRun:
                  queue, Budget host_budget not None):
         self.name, self.deciding, self.cache, self.count, self.queue = name, tuple(deciding), cache, count, queue
         self.inputs, self.outputs = InputPorts(inputs), frozenset([port.name for port in outputs])
-        self.copies = ArrayAllocator(host_budget, f"inputs of {name}")
+        self.copies = ArrayAllocator(host_budget, f"copies of {name}")
 
     def run(self, inputs, outputs=None):
         """See `Model.run`: alone, where it found too little memory beside other runs."""

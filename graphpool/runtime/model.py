@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .model_form import ModelForm
     from .model_forms import ModelStats, Specialise
     from .model_port import ModelPort
+    from .request_batches import Batch, Padding
     from .session import Session
 
 __all__ = ["WEIGHTS_MODES", "Model"]
@@ -248,11 +249,16 @@ class Model(Ranked):
             if len(batch.numbers) == 1:
                 results[batch.numbers[0]] = self.run(checked[batch.numbers[0]])
                 continue
-            joined = padding.join(checked, batch)
-            axes = padding.axes(self.specialise(joined))
-            for number, found in padding.split(self.run(joined), batch, axes):
+            for number, found in self._forms.in_turn(self._run_joined, padding, checked, batch):
                 results[number] = found
         return results
+
+    def _run_joined(self, padding: Padding, requests: Sequence[Any], batch: Batch) -> list[tuple[int, dict[str, Any]]]:
+        """Results of the requests of a batch, by number; what they are joined in, and their parts, are counted."""
+        copies = self._forms.copies
+        joined = copies.call(padding.join, requests, batch)
+        axes = padding.axes(self.specialise(joined))
+        return copies.call(list, padding.split(self.run(joined), batch, axes))
 
     def session(self, state: Mapping[str, str] | None = None, capacity: Mapping[str, Any] | None = None) -> Session:
         """Runs of which each finds the states that the one before has left, such as the caches of attention.

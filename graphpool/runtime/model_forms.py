@@ -462,7 +462,7 @@ class ModelForms(ModelRun):
                 whole_nbytes = copies_nbytes + self._peak_of(form, outputs, sequential)
             if copies_nbytes:
                 run_nbytes = form.check_room(form.form.outputs if outputs else ())
-                self._engine.host_budget.check(copies_nbytes + run_nbytes, holder=f"inputs of {self.name}")
+                self._engine.host_budget.check(copies_nbytes + run_nbytes, holder=f"copies of {self.name}")
             nbytes, is_all = within_limit(whole_nbytes, self._engine)
             found = MemoryPeak(nbytes, form.mapped_reads(), self._engine, form.untouched_nbytes())
             inner = form.inner_bound()

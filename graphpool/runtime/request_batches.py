@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, Any]
 
-__all__ = ["Padding", "run_side_by_side"]
+__all__ = ["Batch", "Padding", "run_side_by_side"]
 
 _MOST_PADDED = 0.25
 """Share of a batch that may be padding: more costs more than a second batch."""
@@ -63,7 +63,7 @@ def _busy(stream: Stream) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class Batch:
     """Requests that run as one: their numbers, how many rows each has, and how long each is."""
 
     numbers: tuple[int, ...]
@@ -178,7 +178,7 @@ class Padding:
                     )
         return arrays
 
-    def batches(self, requests: Sequence[Arrays]) -> list[_Batch]:
+    def batches(self, requests: Sequence[Arrays]) -> list[Batch]:
         """Requests of alike lengths together, the longest first."""
         shapes = [request[self._mask].shape for request in requests]
         alike: dict[Any, list[int]] = {}
@@ -191,7 +191,7 @@ class Padding:
             for end in range(1, len(numbers) + 1):
                 if end == len(numbers) or not self._fits(numbers[first : end + 1], shapes):
                     rows, lengths = zip(*[shapes[k] for k in numbers[first:end]], strict=True)
-                    found.append(_Batch(tuple(numbers[first:end]), rows, lengths))
+                    found.append(Batch(tuple(numbers[first:end]), rows, lengths))
                     first = end
         return found
 
@@ -213,7 +213,7 @@ class Padding:
         is_full = all(0 not in shapes[k] for k in numbers)
         return is_full and rows <= self._most_rows and positions - used <= _MOST_PADDED * positions
 
-    def join(self, requests: Sequence[Arrays], batch: _Batch) -> Arrays:
+    def join(self, requests: Sequence[Arrays], batch: Batch) -> Arrays:
         """The inputs of a batch of several: rows one under another, filled up with zeros."""
         sizes = {self._rows: sum(batch.rows), self._length: max(batch.lengths)}
         joined = {}
@@ -230,7 +230,7 @@ class Padding:
         return joined
 
     def split(
-        self, results: Arrays, batch: _Batch, axes: Mapping[str, Sequence[str | None]]
+        self, results: Arrays, batch: Batch, axes: Mapping[str, Sequence[str | None]]
     ) -> Iterator[tuple[int, Arrays]]:
         """Of each request of a batch its number, and its part of the outputs, of which `axes` tells; fresh arrays."""
         start = 0

@@ -98,6 +98,27 @@ def test_results_of_a_batch_are_arrays_of_their_own(engine):
         assert not np.shares_memory(first["y"], second["y"])
 
 
+def test_what_a_batch_is_joined_in_and_its_results_are_counted(engine):
+    rng = np.random.default_rng(6)
+    requests = [request(rng, 2, 4000), request(rng, 2, 4100)]
+    with gp.onnx.load(named(HIDING), engine=engine) as model:
+        alone = model.predict_peak({"x": (4, 4100, 6), "mask": (4, 4100)})
+        engine.budget.reset_peak()
+        found = model.run_many(requests, mask="mask")
+        joined_nbytes, results_nbytes = 4 * 4100 * (6 * 4 + 8), sum(a.nbytes for one in found for a in one.values())
+        assert alone + joined_nbytes <= engine.budget.peak <= alone + joined_nbytes + results_nbytes
+        kept = engine.budget.in_use
+        del found
+        assert engine.budget.in_use == kept - results_nbytes
+    with (
+        gp.Engine("cpu", memory_limit=alone + joined_nbytes // 2) as small,
+        gp.onnx.load(named(HIDING), engine=small) as model,
+    ):
+        with pytest.raises(gp.OutOfMemoryError):
+            model.run_many(requests, mask="mask")
+        check(model.run_many(requests[:1], mask="mask"), [model.run(requests[0])])
+
+
 @pytest.mark.parametrize(
     ("mask", "message"),
     [("none", "mask 'none'; accepted: an input of two dimensions that have names"), ("x", r"got: f32 \[b, n, 6\]")],
