@@ -103,7 +103,7 @@ def archived_inputs(path: Path) -> dict[str, Any]:
     archives = [archive for archive in archives if archive.exists()]
     if not archives:
         return {}
-    with np.load(archives[-1]) as arrays:
+    with np.load(archives[-1], allow_pickle=True) as arrays:  # of texts
         names = [name for name in arrays if name not in ("meta",) and not name.startswith("ref.")]
         return {name.removeprefix("in."): arrays[name] for name in names}
 
