@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["F32ConvFormat", "has_lines", "is_staged"]
 
 _FEW_CHANNELS = 16
-"""Input channels up to which a task stages its source, so that the taps of a row of the kernel are one product."""
+"""Input channels up to which a task stages its source, so that the taps of a row of the kernel are one product.
+
+Where these read no pixels side by side nothing is won, and a dilated window reads far more rows than a task has.
+"""
 
 _STAGED_PIXELS = 384
 """Pixels of a task that stages its source: enough rows that those which two tasks both read matter little."""
@@ -41,9 +44,10 @@ _PLAIN_PIXELS = 768
 """Pixels of a task that packs its weights: beside so many, packing costs a few percent."""
 
 
-def is_staged(in_channels: int, kernel: Sequence[int], groups: int = 1) -> bool:
+def is_staged(in_channels: int, kernel: Sequence[int], dilations: Sequence[int] | None, groups: int = 1) -> bool:
     """Whether tasks stage their source, which may then lie by any strides; else its channels must be contiguous."""
-    return in_channels <= _FEW_CHANNELS * groups and len(kernel) < 3 and max(kernel, default=1) > 1
+    has_rows = 0 < len(kernel) < 3 and kernel[-1] > 1 and (dilations is None or dilations[-1] == 1)
+    return in_channels <= _FEW_CHANNELS * groups and has_rows
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class F32ConvFormat(PanelFormat):
     @property
     def is_staged(self) -> bool:
         """Whether tasks stage their source, so that the taps of a row of the kernel are one product."""
-        return is_staged(self.shape.in_channels, self.shape.kernel, self.shape.groups)
+        return is_staged(self.shape.in_channels, self.shape.kernel, self.shape.dilations, self.shape.groups)
 
     @property
     def _weights(self) -> ConvWeights:

@@ -227,7 +227,7 @@ def test_random_geometry(data):
     check(
         normal((batch, groups * ic, *src)), normal((groups, oc, ic, *kernel), 1), isa=data.draw(st.sampled_from(ISAS)),
         strides=strides, begin=begin, end=end, dilations=dilations,
-        src_layout="NCX" if is_staged(groups * ic, kernel, groups) else "NXC",
+        src_layout="NCX" if is_staged(groups * ic, kernel, dilations, groups) else "NXC",
         weights=data.draw(st.sampled_from(["OIX", "XIO", "XOI", "gap"])), **flags,
     )  # fmt: skip
 
@@ -243,6 +243,11 @@ def test_not_a_number_passes_the_clamp_and_stays_in_its_window():
     out = run_checked(call, 400, lay_out(x, "NXC"), packed(w, "OIX", None, None), dst_index=2).reshape(5, 5, 16)
     assert np.isnan(out[:2, :2]).all()
     assert not np.isnan(out[2:]).any()
+
+
+@pytest.mark.parametrize(("kernel", "dilations"), [((7, 1), None), ((3, 3), (1, 2)), ((3,), (40,))])
+def test_taps_that_lie_apart_stage_no_source(kernel, dilations):
+    assert not F32ConvFormat(ConvShape(12, 12, kernel, 1, dilations)).is_staged
 
 
 def test_whole_vectors_of_channels_take_the_bytes_of_the_weights():

@@ -16,7 +16,7 @@ from graphpool._dataclasses import dataclass, field
 
 from ...._kernels.conv.packed import is_staged
 from ...._sizes import Preference
-from ....graph.shapes import are_equal, conv_weight_axes
+from ....graph.shapes import are_equal, conv_weight_axes, per_axis
 from ..match.groups import AnchorGroup
 from ..support import is_elementwise
 
@@ -150,7 +150,8 @@ def _reads_any_strides(op: Op, shapes: Mapping[int, tuple[int, ...]]) -> bool:
         return False
     _, _, spatial = conv_weight_axes(len(shapes[op.inputs[1].id]), op.attrs["weights_format"])
     kernel = [shapes[op.inputs[1].id][axis] for axis in spatial]
-    return is_staged(shapes[op.inputs[0].id][1], kernel, op.attrs["groups"])
+    dilations = per_axis(op.attrs, "dilations", len(kernel))
+    return is_staged(shapes[op.inputs[0].id][1], kernel, dilations, op.attrs["groups"])
 
 
 def _gain_ns(group: AnchorGroup, shapes: Mapping[int, tuple[int, ...]]) -> float:

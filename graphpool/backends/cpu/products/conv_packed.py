@@ -171,7 +171,8 @@ def _has_few_pixels(weights: ConvWeights, result: Sequence[int]) -> bool:
 def _is_staged(weights_format: ConvFormat | _PlainFormat) -> bool:
     """Whether the kernel copies what it reads, however it lies."""
     shape = weights_format.shape
-    return not isinstance(weights_format, DepthwiseFormat) and is_staged(shape.in_channels, shape.kernel, shape.groups)
+    is_depthwise = isinstance(weights_format, DepthwiseFormat)
+    return not is_depthwise and is_staged(shape.in_channels, shape.kernel, shape.dilations, shape.groups)
 
 
 def _has_pixels(site: ConvSite, weights: Value) -> bool:
