@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -132,8 +133,8 @@ def _rates(text: str | None, names: list[str], arrivals: Arrivals | None) -> dic
         rates = [float(rate) for rate in (text or "").split(",")]
     except ValueError:
         rates = []
-    if len(rates) != len(names):
-        accepted = f"{len(names)} numbers, separated by commas, or --trace"
+    if len(rates) != len(names) or not all(0 < rate < math.inf for rate in rates):
+        accepted = f"{len(names)} numbers above 0, separated by commas, or --trace"
         raise InvalidArgumentError(explain("--rates", accepted=accepted, got=brief(text)))
     return dict(zip(names, rates, strict=True))
 

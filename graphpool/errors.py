@@ -66,11 +66,11 @@ def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
     raise InvalidArgumentError(explain(what, accepted=", ".join(accepted), got=brief(value)))
 
 
-def check_count(what: str, value: object) -> int:
-    """The value itself when it is an int of at least 1, no bool; else InvalidArgumentError, which names `what`."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+def check_count(what: str, value: object, least: int = 1) -> int:
+    """The value itself when it is an int of at least `least`, no bool; else InvalidArgumentError that names `what`."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
-    raise InvalidArgumentError(explain(what, accepted="an int of at least 1", got=brief(value)))
+    raise InvalidArgumentError(explain(what, accepted=f"an int of at least {least}", got=brief(value)))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ times.py      ServiceTimes: seconds of a run by its rows, measured or given
 simulator.py  simulate(): requests through replicas of `graphpool serve` -> Answers: latencies, refusals
 packing.py    plan(): replicas onto machines by memory and processors, an integer program -> FleetPlan
 demand.py     predict_demand(): what a model asks for, from its predicted memory and measured times
+checks.py     what arguments may be
 
 model -> predict_demand -> Demand -> plan -> FleetPlan; Demand.service, arrivals -> simulate -> Answers
 

@@ -6,17 +6,17 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, check_count, explain
+from ..runtime import Model
 from ..runtime.shape_ranges import RangePeak, ShapeRanges
 from ..typing import parse_nbytes
+from .checks import check_kind, check_rate, check_seconds
 from .packing import Demand
 from .simulator import Service
 from .times import ServiceTimes, measure_times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ..runtime import Model
 
 __all__ = ["predict_demand"]
 
@@ -67,7 +67,8 @@ def predict_demand(
     Raises
     ------
     InvalidArgumentError
-        A size is neither static nor declared, or the dimension to join by has no range.
+        A size is neither static nor declared, the dimension to join by has no range, or another argument is not what
+        `Service` and `Demand` accept.
 
     Notes
     -----
@@ -78,6 +79,10 @@ def predict_demand(
     >>> with gp.onnx.load("a.onnx", threads=1, shapes={"batch": (1, 8)}) as model:    # doctest: +SKIP
     ...     demand = gp.fleet.predict_demand(model, 200.0, join="batch")
     """
+    check_kind("model", model, Model)
+    check_rate("rate_per_s", rate_per_s)
+    check_count("workers", workers)
+    check_seconds("seconds", seconds)
     most_rows = 1 if join is None else _most_rows(model, join)
     with suppress(ImportError):
         import_module("graphpool.serve.service")  # replicas have them

@@ -12,13 +12,13 @@ import numpy as np
 
 from graphpool._dataclasses import dataclass
 
-from ..errors import InvalidArgumentError, OutOfMemoryError, brief, explain
+from ..errors import InvalidArgumentError, OutOfMemoryError, brief, check_count, explain
 from ..typing import parse_nbytes
+from .checks import check_kind, check_kinds, check_rate, check_seconds, check_share
+from .simulator import Service
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from .simulator import Service
 
     Counts = list[list[int]]
     """Replicas by machine and demand."""
@@ -43,6 +43,10 @@ class Machine:
 
     nbytes: int
     processors: int
+
+    def __post_init__(self) -> None:
+        check_count("nbytes", self.nbytes, 0)
+        check_count("processors", self.processors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,14 @@ class Demand:
     shared_nbytes: int = 0
     processors: int = 1
 
+    def __post_init__(self) -> None:
+        check_kind("name", self.name, str)
+        check_rate(f"{self.name}: rate_per_s", self.rate_per_s)
+        check_kind("service", self.service, Service)
+        check_count("nbytes", self.nbytes, 0)
+        check_count("shared_nbytes", self.shared_nbytes, 0)
+        check_count("processors", self.processors)
+
     def replicas(self, utilisation: float) -> int:
         """How many are needed.
 
@@ -83,7 +95,13 @@ class Demand:
         -------
         count : int
             At least 1.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A share that is not above 0, up to 1.
         """
+        check_share("utilisation", utilisation)
         return max(math.ceil(self.rate_per_s / (utilisation * self.service.capacity_per_s)), 1)
 
 
@@ -172,8 +190,8 @@ def plan(
     Raises
     ------
     InvalidArgumentError
-        No demand or machine, a name twice, a rate or share out of range, or a replica has more threads than any
-        machine processors.
+        No demand or machine, a name twice, a share out of range, or a replica has more threads than any machine
+        processors.
     OutOfMemoryError
         A model fits no machine, or the machines are too few; the message says what would do.
 
@@ -191,6 +209,7 @@ def plan(
     [{'a': 2}, {'a': 1}]
     """
     _check(demands, machines, utilisation)
+    check_seconds("deadline_s", deadline_s, can_be_zero=False)
     counts = [demand.replicas(utilisation) for demand in demands]
     for demand in demands:
         _check_fits(demand, machines)
@@ -296,17 +315,12 @@ def _is_within(demands: Sequence[Demand], machines: Sequence[Machine], placed: C
 
 
 def _check(demands: Sequence[Demand], machines: Sequence[Machine], utilisation: float) -> None:
+    check_kinds("demands", demands, Demand)
+    check_kinds("machines", machines, Machine)
+    check_share("utilisation", utilisation)
     names = [demand.name for demand in demands]
-    if not names or len(set(names)) != len(names):
-        raise InvalidArgumentError(explain("demands", accepted="at least one, with names that differ", got=names))
-    if not machines:
-        raise InvalidArgumentError(explain("machines", accepted="at least one", got="none"))
-    if not 0 < utilisation <= 1:
-        raise InvalidArgumentError(explain("utilisation", accepted="above 0, up to 1", got=brief(utilisation)))
-    for demand in demands:
-        if not 0 < demand.rate_per_s < math.inf:
-            accepted = "rows a second, above 0"
-            raise InvalidArgumentError(explain(f"{demand.name}: rate", accepted=accepted, got=brief(demand.rate_per_s)))
+    if len(set(names)) != len(names):
+        raise InvalidArgumentError(explain("demands", accepted="names that differ", got=names))
 
 
 def _check_fits(demand: Demand, machines: Sequence[Machine]) -> None:

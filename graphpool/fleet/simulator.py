@@ -14,11 +14,11 @@ from graphpool._dataclasses import dataclass
 
 from ..errors import InvalidArgumentError, brief, check_count, explain
 from ..serve.run_times import RunTimes
+from .checks import check_kind, check_rate, check_seconds, check_share
+from .times import ServiceTimes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from .times import ServiceTimes
 
 __all__ = ["Answers", "Service", "poisson_arrivals", "simulate"]
 
@@ -53,7 +53,7 @@ class Service:
     Raises
     ------
     InvalidArgumentError
-        A count below 1, or a time that is negative or not finite.
+        A count below 1, a time that is negative or not finite, or `times` of another class.
     """
 
     times: ServiceTimes
@@ -65,12 +65,12 @@ class Service:
     overhead_s: float | Sequence[float] = 0.0
 
     def __post_init__(self) -> None:
+        check_kind("times", self.times, ServiceTimes)
         for name in ("workers", "most_rows", "max_requests"):
             check_count(name, getattr(self, name))
-        for name, least, rank in (("join_delay_s", 0.0, 0), ("deadline_s", 5e-324, 0), ("overhead_s", 0.0, 1)):
-            if not _are_seconds(getattr(self, name), least, rank):
-                accepted = f"seconds, finite and {'above' if least else 'at least'} 0"
-                raise InvalidArgumentError(explain(name, accepted=accepted, got=brief(getattr(self, name))))
+        check_seconds("join_delay_s", self.join_delay_s)
+        check_seconds("deadline_s", self.deadline_s, can_be_zero=False)
+        check_seconds("overhead_s", self.overhead_s, can_be_several=True)
 
     @property
     def capacity_per_s(self) -> float:
@@ -126,7 +126,13 @@ class Answers:
         -------
         ms : float
             NaN if nothing was. Unit: milliseconds.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A share below 0 or above 1.
         """
+        check_share("share", share, can_be_zero=True)
         served = self.latency_s[self.status == 200]
         return float(np.quantile(served, share) * 1e3) if len(served) else float("nan")
 
@@ -393,15 +399,6 @@ class _Simulation:
                 replica.dispatch(now_s)
 
 
-def _are_seconds(value: Any, least: float, rank: int) -> bool:
-    """Whether it is a time of at least so much, or where rank is 1 several."""
-    try:
-        found = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
-        return False
-    return bool(found.size and found.ndim <= rank and np.isfinite(found).all() and (found >= least).all())
-
-
 def poisson_arrivals(rate_per_s: float, count: int, *, seed: int = 0) -> np.ndarray[Any, Any]:
     """Times of arrival at random, independent of one another.
 
@@ -423,10 +420,8 @@ def poisson_arrivals(rate_per_s: float, count: int, *, seed: int = 0) -> np.ndar
     InvalidArgumentError
         A rate that is not above 0 and finite, or a negative count.
     """
-    if not isinstance(rate_per_s, (int, float, np.number)) or not 0 < rate_per_s < np.inf:
-        raise InvalidArgumentError(explain("rate", accepted="a number above 0", got=brief(rate_per_s)))
-    if not isinstance(count, int) or count < 0:
-        raise InvalidArgumentError(explain("count of arrivals", accepted="an int of at least 0", got=brief(count)))
+    check_rate("rate_per_s", rate_per_s)
+    check_count("count", count, 0)
     return np.cumsum(np.random.default_rng(seed).exponential(1 / rate_per_s, count))
 
 
@@ -460,7 +455,7 @@ def simulate(
     Raises
     ------
     InvalidArgumentError
-        Times that do not ascend, rows below 1 or not one for each request, or no replica.
+        Times that do not ascend, rows below 1 or not one for each request, no replica, or a negative seed.
 
     Notes
     -----
@@ -479,14 +474,16 @@ def simulate(
     >>> service = Service(times=ServiceTimes({1: 0.010}), max_requests=8)    # doctest: +SKIP
     >>> simulate(service, poisson_arrivals(80.0, 20_000)).quantile_ms(0.99)    # doctest: +SKIP
     """
-    times = np.asarray(arrivals_s, np.float64)
+    check_kind("service", service, Service)
+    check_count("replicas", replicas)
+    check_count("seed", seed, 0)
+    try:
+        times = np.asarray(arrivals_s, np.float64)
+    except (TypeError, ValueError):
+        times = np.full(1, np.nan)
     if times.ndim != 1 or not np.isfinite(times).all() or (np.diff(times) < 0).any():
-        raise InvalidArgumentError(explain("arrivals", accepted="ascending seconds", got=brief(arrivals_s)))
+        raise InvalidArgumentError(explain("arrivals_s", accepted="ascending seconds", got=brief(arrivals_s)))
     sizes = np.ones(len(times), np.int64) if rows is None else np.asarray(rows)
     if sizes.shape != times.shape or sizes.dtype.kind not in "iu" or (sizes < 1).any():
-        raise InvalidArgumentError(
-            explain("rows of requests", accepted=f"{len(times)} ints of at least 1", got=brief(rows))
-        )
-    if not isinstance(replicas, int) or replicas < 1:
-        raise InvalidArgumentError(explain("replicas", accepted="an int of at least 1", got=brief(replicas)))
+        raise InvalidArgumentError(explain("rows", accepted=f"{len(times)} ints of at least 1", got=brief(rows)))
     return _Simulation(service, times.tolist(), sizes.tolist(), seed).run(replicas)

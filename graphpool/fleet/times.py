@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InvalidArgumentError, brief, explain
+from ..errors import InvalidArgumentError, brief, check_count, explain
 from ..profile import random_inputs
+from ..runtime import Model
 from ..runtime.shape_ranges import ShapeRanges
+from .checks import check_kind, check_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from ..runtime import Model
 
 __all__ = ["ServiceTimes", "measure_times"]
 
@@ -150,7 +150,13 @@ class ServiceTimes:
         -------
         seconds : float
             Unit: seconds.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Rows below 1.
         """
+        check_count("rows", rows)
         lower, upper, share, scale = self._around(rows)
         mean = (1 - share) * self._seconds[lower].mean() + share * self._seconds[upper].mean()
         return float(mean * scale * self._mean_slowness)
@@ -168,7 +174,15 @@ class ServiceTimes:
         -------
         seconds : float
             Unit: seconds.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Rows below 1, or a share out of range.
         """
+        check_count("rows", rows)
+        if not 0 <= quantile < 1:
+            raise InvalidArgumentError(explain("quantile", accepted="from 0 to below 1", got=brief(quantile)))
         lower, upper, share, scale = self._around(rows)
         below, above = self._seconds[lower], self._seconds[upper]
         first, second = below[int(quantile * len(below))], above[int(quantile * len(above))]
@@ -251,13 +265,22 @@ def measure_times(
     Raises
     ------
     InvalidArgumentError
-        A shape is not known.
+        A shape is not known, `join` is not such a dimension, or a count or a time is none.
 
     Notes
     -----
     Sizes take turns, so that a slow spell of the machine meets all and is told from
     slow sizes. Threads: makes `workers` of them.
     """
+    check_kind("model", model, Model)
+    check_count("most_rows", most_rows)
+    check_count("workers", workers)
+    check_seconds("seconds", seconds)
+    if join is not None:
+        firsts = {port.name: port.shape[0] if port.shape else None for port in model.inputs}
+        if any(first != join for first in firsts.values()):
+            accepted = f"the first dimension of all inputs: {firsts}"
+            raise InvalidArgumentError(explain("join", accepted=accepted, got=brief(join)))
     largest = ShapeRanges(model.declared_shapes or {}, model.inputs).largest_shapes()
     sizes = [1] if join is None else sorted({min(1 << k, most_rows) for k in range(most_rows.bit_length() + 1)})
     inputs = {}

@@ -127,9 +127,35 @@ def test_so_many_more_machines_would_do(seed):
         ([demand("a", 1, 1)] * 2, 1, 0.7, "names that differ"),
         ([demand("a", 1, 1)], 0, 0.7, "machines"),
         ([demand("a", 1, 1)], 1, 0.0, "utilisation"),
-        ([Demand(name="a", rate_per_s=0.0, service=SERVICE, nbytes=1)], 1, 0.7, "a: rate"),
+        ([demand("a", 1, 1)], 1, "x", "utilisation"),
+        ([3], 1, 0.7, "demands"),
+        (demand("a", 1, 1), 1, 0.7, "demands"),
     ],
 )
 def test_arguments_that_are_refused(demands, machines, utilisation, words):
     with pytest.raises(gp.InvalidArgumentError, match=words):
         plan(demands, [Machine(nbytes=9, processors=9)] * machines, utilisation=utilisation)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (Machine, "nbytes", -1),
+        (Machine, "nbytes", "9GiB"),
+        (Machine, "processors", 0),
+        (Machine, "processors", True),
+        (Demand, "name", 3),
+        (Demand, "rate_per_s", 0.0),
+        (Demand, "rate_per_s", float("inf")),
+        (Demand, "service", 3),
+        (Demand, "nbytes", 1.5),
+        (Demand, "shared_nbytes", None),
+        (Demand, "processors", 0),
+    ],
+)
+def test_what_no_machine_or_demand_has_is_refused(kind, name, value):
+    right = {"nbytes": 9, "processors": 9}
+    if kind is Demand:
+        right |= {"name": "a", "rate_per_s": 1.0, "service": SERVICE}
+    with pytest.raises(gp.InvalidArgumentError, match=f"{name}; accepted"):
+        kind(**right | {name: value})

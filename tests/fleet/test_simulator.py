@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.fleet import Service, ServiceTimes, poisson_arrivals, simulate
+from graphpool import demo
+from graphpool.fleet import Service, ServiceTimes, measure_times, poisson_arrivals, simulate
 
 COUNT, REPLICATIONS = 5000, 20
 EXPONENTIAL = -np.log1p(-(np.arange(20_000) + 0.5) / 20_000)
@@ -115,16 +116,17 @@ def test_overhead_is_a_queue_before_and_behind_the_run():
 
 WRONG = {
     "workers": 0, "most_rows": 1.5, "max_requests": True, "join_delay_s": -1.0, "deadline_s": 0.0, "overhead_s": [],
+    "times": 3,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_no_service_has_is_refused(name):
     with pytest.raises(gp.InvalidArgumentError, match=f"{name}.*got"):
-        Service(times=ServiceTimes({1: 0.01}), **{name: WRONG[name]})
+        Service(**{"times": ServiceTimes({1: 0.01}), name: WRONG[name]})
 
 
-@pytest.mark.parametrize(("rate", "count"), [(0.0, 3), (float("nan"), 3), (1.0, -1)])
+@pytest.mark.parametrize(("rate", "count"), [(0.0, 3), (float("nan"), 3), (True, 3), (1.0, -1), (1.0, True)])
 def test_rates_and_counts_of_arrivals_are_checked(rate, count):
     with pytest.raises(gp.InvalidArgumentError, match=r"rate|count"):
         poisson_arrivals(rate, count)
@@ -182,13 +184,43 @@ def test_times_that_are_none(seconds):
 
 
 @pytest.mark.parametrize(
+    ("ask", "name"),
+    [
+        (lambda times: times.mean_s(0), "rows"),
+        (lambda times: times.draw_s(1, 1.0), "quantile"),
+        (lambda times: simulate(times, [0.0]), "service"),
+        (lambda times: simulate(Service(times=times), [0.0], seed=-1), "seed"),
+        (lambda times: simulate(Service(times=times), [0.0]).quantile_ms(2), "share"),
+        (lambda times: measure_times(times), "model"),
+    ],
+)
+def test_arguments_are_named_as_they_are_given(ask, name):
+    with pytest.raises(gp.InvalidArgumentError, match=f"{name}; accepted"):
+        ask(ServiceTimes({1: 0.1}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("most_rows", 0), ("workers", 0), ("seconds", float("nan")), ("join", "rows")]
+)
+def test_what_cannot_be_measured_is_refused(name, value):
+    pytest.importorskip("onnx")
+    with (
+        gp.onnx.load(demo.model_path("digits_cnn"), threads=1, shapes={"batch": (1, 2)}) as model,
+        pytest.raises(gp.InvalidArgumentError, match=f"{name}; accepted"),
+    ):
+        measure_times(model, **{"join": "batch", "seconds": 0.0, name: value})
+
+
+@pytest.mark.parametrize(
     ("arrivals", "rows", "replicas", "words"),
     [
         ([1.0, 0.5], None, 1, "ascending"),
         ([float("inf")], None, 1, "ascending"),
-        ([0.0], [0], 1, "rows of requests"),
-        ([0.0], [1, 1], 1, "rows of requests"),
+        ([0.0], [0], 1, "rows; accepted"),
+        ([0.0], [1, 1], 1, "rows; accepted"),
         ([0.0], None, 0, "replicas"),
+        ([0.0], None, True, "replicas"),
+        ("soon", None, 1, "arrivals_s"),
     ],
 )
 def test_requests_that_are_none(arrivals, rows, replicas, words):
