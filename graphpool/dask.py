@@ -101,7 +101,7 @@ def resources(model: Model, nrows: int | None = None) -> dict[str, int]:
     Raises
     ------
     InvalidArgumentError
-        The model has sizes that are neither static nor declared.
+        The model has sizes that are neither static nor declared, or `nrows` is no count.
     """
     function = RowFunction(model)
     return {"MEMORY": function.predict_nbytes(function.most_rows if nrows is None else nrows)}

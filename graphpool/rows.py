@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import prod
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import GraphpoolError, InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, brief, explain
+from .errors import (
+    GraphpoolError,
+    InvalidArgumentError,
+    InvalidDataTypeError,
+    InvalidShapeError,
+    brief,
+    check_count,
+    explain,
+)
 from .runtime import Model
 from .runtime.model_port import describe_port
 from .runtime.shape_ranges import ShapeRanges
@@ -90,6 +99,8 @@ class RowFunction:
     ) -> None:
         if not isinstance(model, Model):
             raise InvalidArgumentError(explain("model of rows", accepted="a graphpool.Model", got=type(model).__name__))
+        if store is not None and not isinstance(store, str | PathLike):
+            raise InvalidArgumentError(explain("store", accepted="the path of a folder", got=brief(store)))
         self._worker_model = WorkerModel(model, None if store is None else str(store))
         own = {port.name: port.name for port in model.inputs}
         chosen = own | _by_name("columns", columns, model.inputs)
@@ -171,6 +182,8 @@ class RowFunction:
         GraphpoolError
             As `Model.run`, with a note that says which rows.
         """
+        if not hasattr(batch, "keys"):
+            raise InvalidArgumentError(explain("batch", accepted="columns by name", got=type(batch).__name__))
         wanted = [*self.columns, *(self._keep or ())]
         missing = next((column for column in wanted if column not in batch), None)
         if missing is not None:
@@ -250,8 +263,9 @@ class RowFunction:
         Raises
         ------
         InvalidArgumentError
-            The model has sizes that are neither static nor declared.
+            The model has sizes that are neither static nor declared, or `nrows` is no count.
         """
+        check_count("nrows", nrows, 0)
         peak = self.model.predict_peak()
         inputs, rows = self._inputs_nbytes(peak)
         results = int(peak) - int(self.model.predict_peak(outputs=False))
@@ -276,8 +290,10 @@ class RowFunction:
         Raises
         ------
         InvalidArgumentError
-            The model has sizes that are neither static nor declared.
+            The model has sizes that are neither static nor declared, or an argument is no count.
         """
+        check_count("nbytes", nbytes)
+        check_count("most", most)
         inputs, rows = self._inputs_nbytes(self.model.predict_peak())
         step = self.most_rows or 1
         return max(min(nbytes * rows // max(inputs, 1), most) // step, 1) * step

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidArgumentError, UnsupportedError, explain, naming_the_extra
 from .rows import RowFunction
+from .runtime import Model
 from .typing import DataType
 from .worker_model import DEFAULT_STORE
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     import pandas
 
-    from .runtime import Model
     from .runtime.model_port import ModelPort
 
 __all__ = ["predictor", "udf"]
@@ -71,6 +71,8 @@ def predictor(
     -----
     Keep `model` open until all workers have the function. Threads: safe.
     """
+    if not isinstance(model, Model):
+        raise InvalidArgumentError(explain("model of rows", accepted="a graphpool.Model", got=type(model).__name__))
     names = [port.name for port in model.outputs]
     if output is None and len(names) == 1:
         output = names[0]

@@ -7,6 +7,7 @@ one cache for each (engine kind, device index); a capacity set for a kind holds 
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections import Counter
 from numbers import Integral
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool._dataclasses import dataclass, field
 
 from .. import config
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, brief, explain
 from ..fork import reset_in_child
 from .constants import ConstantTensorCache
 from .lru import LruCache
@@ -322,7 +323,13 @@ def open_folder(store: PackedStore | str | Path) -> PackedStore:
     """The store itself, or that of a path."""
     from .packed_folder import PackedStore
 
-    return store if isinstance(store, PackedStore) else PackedStore(store)
+    if isinstance(store, PackedStore):
+        return store
+    if not isinstance(store, str | os.PathLike):
+        raise InvalidArgumentError(
+            explain("store", accepted="a PackedStore, or the path of a folder", got=brief(store))
+        )
+    return PackedStore(store)
 
 
 def set_packed_store(store: PackedStore | str | Path | None) -> None:

@@ -18,6 +18,7 @@ from graphpool.mapped_file import ReadMapping
 
 from .constant_memory import memory_of, read_as, reading_of
 from .constant_part import address_of
+from .engine import Engine
 from .file_arrays import open_references, refer_to_files
 from .model import Model
 from .stored_forms import SharedForms, StoredForm, StoredSpecialiser
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from graphpool.cache import PackedStore
-
-    from .engine import Engine
 
 __all__ = ["SharedModel", "share"]
 
@@ -87,6 +86,8 @@ class SharedModel:
 
         Raises
         ------
+        InvalidArgumentError
+            `engine` is none.
         StateError
             The handle is closed, the memory or the folder does not have the model any more, or a file of the model was
             changed since, which the message names.
@@ -100,6 +101,8 @@ class SharedModel:
         Close the model, or use it as a context manager. Threads: safe. Cost: that of mapping; what the sharing process
         has compiled and packed is used as it is, in an engine like its own. For other shapes the importer is asked.
         """
+        if engine is not None and not isinstance(engine, Engine):
+            raise InvalidArgumentError(explain("engine", accepted="an Engine, or None", got=type(engine).__name__))
         store = self._open_store
         if isinstance(store, SealedName):
             store = SealedStore.open(store)

@@ -97,6 +97,12 @@ def app(
         from .service import Service
     if not hasattr(named, "items") or not named or not all(isinstance(model, Model) for model in named.values()):
         raise InvalidArgumentError(explain("models", accepted="a Model, or models by name", got=type(models).__name__))
+    wrong = next((name for name in named if not isinstance(name, str) or not name or "/" in name), None)
+    if wrong is not None:
+        hint = "give it a name in a path of a URL: {'mine': model}"
+        raise InvalidArgumentError(
+            explain("name of a model", accepted="a text without '/', not empty", got=brief(wrong), hint=hint)
+        )
     service = Service(
         named, join=join, join_delay_s=join_delay_s, deadline_s=deadline_s, max_request=max_request,
         max_pending=max_pending, max_requests=max_requests, workers=workers,

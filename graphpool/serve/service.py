@@ -468,6 +468,6 @@ def _engine_of(models: Mapping[str, Model]) -> Any:
 
 
 def _positive(name: str, value: Any) -> float:
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise InvalidArgumentError(explain(name, accepted="seconds above 0", got=brief(value)))
     return float(value)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -134,6 +134,19 @@ def test_what_the_row_holds_that_does_not_fit_is_noted() -> None:
     assert caught.value.__notes__ == ["in that row: name = 'b', place = 8, share = 0.5"]
 
 
+@pytest.mark.parametrize("count", [-1, 1.5, True, "9"])
+def test_counts_of_rows_are_checked(count: Any) -> None:
+    with gp.onnx.load(make_model(), shapes={"rows": (1, 4)}) as model:
+        predict = RowFunction(model)
+        for name, ask in {
+            "nrows": lambda: predict.predict_nbytes(count),
+            "nbytes": lambda: predict.rows_within(count, 4),
+            "most": lambda: predict.rows_within(1 << 20, count),
+        }.items():
+            with pytest.raises(gp.InvalidArgumentError, match=f"{name}; accepted: an int"):
+                ask()
+
+
 def test_a_run_that_fails_says_which_rows() -> None:
     loaded = gp.onnx.load(make_model(features="n"), shapes={"rows": (1, 4)})
     with loaded as model, pytest.raises(gp.GraphpoolError) as caught:
@@ -161,6 +174,10 @@ def test_models_without_rows_and_unknown_names_are_refused() -> None:
             RowFunction(model, keep="id")
         with pytest.raises(gp.InvalidArgumentError, match=r"columns of input 'x'.*sequence of names.*got: 5"):
             RowFunction(model, columns={"x": 5})  # type: ignore[dict-item]
+        with pytest.raises(gp.InvalidArgumentError, match="store; accepted: the path of a folder; got: 3"):
+            RowFunction(model, store=3)  # type: ignore[arg-type]
+        with pytest.raises(gp.InvalidArgumentError, match="batch; accepted: columns by name; got: list"):
+            RowFunction(model)([1])  # type: ignore[arg-type]
     with pytest.raises(gp.InvalidArgumentError, match=r"graphpool\.Model.*got: str"):
         RowFunction("model.onnx")  # type: ignore[arg-type]
 

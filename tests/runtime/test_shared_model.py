@@ -105,6 +105,10 @@ def test_what_cannot_be_shared_is_refused(tmp_path):
         (tmp_path / "file").touch()
         with pytest.raises(gp.InvalidArgumentError, match="a folder"):
             gp.share(model, store=tmp_path / "file")
+        with pytest.raises(gp.InvalidArgumentError, match=r"store; accepted: a PackedStore.*got: 3"):
+            gp.share(model, store=3)
+        with gp.share(model) as handle, pytest.raises(gp.InvalidArgumentError, match="engine; accepted: an Engine"):
+            handle.open(engine="cpu")
         assert is_right(model.run(inputs(0))["y"], 0)
     with pytest.raises(gp.StateError, match="closed"):
         gp.share(model)

@@ -529,6 +529,7 @@ def test_one_request_to_blame_fails_alone():
         ({"join": "batch"}, "has no range"),
         ({"join": "rows"}, "a dimension of a model"),
         ({"deadline_s": 0}, "deadline_s"),
+        ({"deadline_s": True}, "deadline_s"),
         ({"join_delay_s": -1}, "join_delay_s"),
         ({"max_requests": 0}, "max_requests"),
         ({"workers": True}, "workers"),
@@ -547,6 +548,13 @@ def test_models_of_several_engines_are_refused():
         gp.serve.app({"one": one, "two": two})
     with pytest.raises(gp.InvalidArgumentError, match="a Model, or models by name"):
         gp.serve.app({})
+
+
+@pytest.mark.parametrize("name", ["", "a/b", 3])
+def test_names_that_no_path_can_have_are_refused(name):
+    refused = pytest.raises(gp.InvalidArgumentError, match="name of a model; accepted: a text without '/'")
+    with gp.onnx.load(demo.model_path("digits_cnn")) as model, refused:
+        gp.serve.app({name: model})
 
 
 def test_threads_end_with_the_service():
