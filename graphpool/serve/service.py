@@ -409,8 +409,8 @@ class _Infer:
 
 
 def _head_nbytes(scope: Scope) -> int:
-    """Of the path, the query and the headers."""
-    headers = sum([len(name) + len(value) for name, value in scope["headers"]])
+    """Of the path, the query and the headers, with what stands between and behind these."""
+    headers = sum([len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"]])
     return len(scope.get("raw_path") or scope["path"]) + len(scope.get("query_string", b"")) + headers
 
 

@@ -178,7 +178,7 @@ def test_no_more_is_read_than_the_headers_said():
     assert len(messages) == 1
 
 
-@pytest.mark.parametrize("headers", [[(b"x", b"y" * 70_000)], [(b"name", b"value")] * 7_500])
+@pytest.mark.parametrize("headers", [[(b"x", b"y" * 70_000)], [(b"n", b"v")] * 11_000])
 def test_long_heads_are_refused_whatever_the_server_takes(headers):
     messages = [{"type": "http.request", "body": image_request(IMAGES[:1])}]
     assert ask_without_a_server(messages, headers)[0] == 431
