@@ -24,7 +24,8 @@ struct gp_amx_queue;
 #define GP_AMX_ROWS 16                    /* of a tile */
 #define GP_AMX_WORDS 16                   /* of a row of a tile */
 #define GP_AMX_NBYTES 1024                /* of a tile */
-#define GP_AMX_LEAST_ROWS 8               /* of bytes: fewer are faster word by word */
+#define GP_AMX_AHEAD 4096                 /* bytes of weights: two steps along k */
+#define GP_AMX_LEAST_ROWS 7               /* of bytes: fewer are faster word by word */
 #define GP_AMX_PITCH (GP_TILE_PANELS * GP_PANEL) /* of rows of sums, as those of gp_packed_sink.partial */
 
 /* Sums of two tiles of rows, before they are finished. */
@@ -52,8 +53,9 @@ typedef struct gp_amx_queue {
     int next;                        /* which sums are free */
     int column;                      /* of the table of functions, by height */
     const gp_finish_fn (*finish)[4];
-    const char *ahead;               /* what a step fetches for later ones, so many lines */
+    const char *ahead;               /* what a step fetches for later ones, so many lines, to L2 or near: to L1 */
     int64_t ahead_lines;
+    int is_near;
     int64_t left;                    /* rows that wait */
     int64_t at, cols, pitch;         /* place of the first of them in its line, of which `cols` of `pitch` rows count */
     gp_packed_sink sink;             /* of the first of them */
@@ -255,7 +257,10 @@ GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, cons
         for (words = a->words; words >= GP_AMX_WORDS; words -= GP_AMX_WORDS, at += a->step, b += GP_AMX_WORDS * width) {
             gp_amx_step(type, tall, wide, at, a, b, queue);
             for (int64_t i = queue->ahead_lines; i; i--, queue->ahead += 64)
-                _mm_prefetch(queue->ahead, _MM_HINT_T1);
+                if (queue->is_near)
+                    _mm_prefetch(queue->ahead, _MM_HINT_T0);
+                else
+                    _mm_prefetch(queue->ahead, _MM_HINT_T1);
         }
     }
     if (words > 0) { /* behind the last word of a panel may be the end of all: what is left is copied, zeros behind */
@@ -297,7 +302,7 @@ GP_INLINE void gp_amx_group(const enum gp_packed_type type, int64_t rows, int co
 }
 
 /* All rows of one group of panels; what is finished waits in the queue, whose functions are those of the type. All rows
- * together fetch what the next group reads, from L3 or memory. */
+ * together fetch what the next group reads, from L3 or memory; a single block, which waits for its own weights, these. */
 static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type type, int column, const gp_amx_matrix *a,
                                                       const float *b, int64_t panel_step, gp_packed_sink sink,
                                                       gp_amx_queue *queue)
@@ -308,7 +313,8 @@ static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type 
     for (int j = 0; j < panels * vectors; j++)
         gp_store(first + j * GP_VL, type == GP_PACKED_S8 && sink.is_first ? gp_first_sums(&sink, vectors, j) : (gp_vf){0});
     int is_new = 1;
-    queue->ahead = (const char *)(b + panels * panel_step);
+    queue->ahead = blocks > 1 ? (const char *)(b + panels * panel_step) : (const char *)b + GP_AMX_AHEAD;
+    queue->is_near = blocks == 1;
     queue->ahead_lines = (GP_AMX_WORDS * GP_PANEL * 4 / 64 + blocks - 1) / blocks;
     gp_amx_source source = a->blocks ? a->lying : a->packed;
     for (int64_t block = 0; block < blocks; block++, source.data += source.down) {

@@ -105,7 +105,7 @@ typedef struct {
     int64_t shifts;           /* 0: its rows are as they were */
     const struct gp_requant_sink *requant; /* where results go instead of c, which is NULL (gp_requant.h) */
     int64_t row, col;                      /* of the tile, from where that begins */
-    int64_t ahead, ahead_step; /* what f32 fetches, from the weights that it reads on; from step to step: bytes */
+    int64_t ahead, ahead_step; /* what steps fetch, from the weights that are read on; from step to step: bytes */
 } gp_packed_sink;
 
 /* The numbers from `offset` on of the argument `arg`; none where it is 0. */

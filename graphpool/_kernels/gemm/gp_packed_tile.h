@@ -380,9 +380,9 @@ GP_INLINE void gp_tile_steps(const enum gp_packed_type type, const int rows, con
 }
 
 /* What a step fetches for later ones. Fewer rows wait for the weights themselves. */
-GP_INLINE void gp_fetch_ahead(const enum gp_packed_type type, const int rows, const char **ahead, const gp_packed_sink *sink)
+GP_INLINE void gp_fetch_ahead(const int rows, const char **ahead, const gp_packed_sink *sink)
 {
-    if (type == GP_PACKED_F32 && GP_FETCHES_AHEAD && rows > 3) {
+    if (GP_FETCHES_AHEAD && rows > 3) {
         __builtin_prefetch(*ahead);
         *ahead += sink->ahead_step;
     }
@@ -407,7 +407,7 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
     const char *ahead = (const char *)b + sink->ahead;
     for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
         const char *word[GP_TILE_ROWS];
-        gp_fetch_ahead(type, rows, &ahead, sink);
+        gp_fetch_ahead(rows, &ahead, sink);
         GP_EACH(i, rows)
             word[i] = i < 3 ? a + i * a_row : second + (i - 3) * a_row;
         gp_tile_step(type, rows, nv, vectors, word, 0, b + p * width, panel_step, acc);
@@ -435,7 +435,7 @@ GP_INLINE void gp_taps_tile(const enum gp_packed_type type, const int rows, cons
         const float *at = b;
         const char *ahead = (const char *)b + sink->ahead;
         for (int64_t p = 0; p < words && !is_padding; p++, at += width) {
-            gp_fetch_ahead(type, rows, &ahead, sink);
+            gp_fetch_ahead(rows, &ahead, sink);
             gp_tile_step(type, rows, nv, vectors, a, p * 4, at, panel_step, acc);
         }
     }

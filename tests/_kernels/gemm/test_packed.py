@@ -67,7 +67,7 @@ def check(a, b, isa, *, row_stride=None):
 SIZES = [
     (1, 1, 1), (1, 15, 3), (1, 16, 5), (1, 17, 2), (1, 128, 7), (1, 257, 31), (2, 31, 9), (2, 129, 16), (3, 97, 11),
     (3, 33, 1), (4, 63, 13), (4, 64, 17), (5, 65, 4), (6, 32, 6), (6, 96, 2), (7, 47, 19), (8, 49, 8), (11, 23, 29),
-    (12, 8, 12), (13, 7, 10), (96, 5, 3), (97, 40, 5), (193, 131, 2),
+    (12, 8, 12), (13, 7, 10), (96, 5, 3), (97, 40, 5), (193, 131, 2), (7, 65, 513), (12, 16, 530), (16, 97, 600),
 ]  # fmt: skip
 
 
@@ -317,7 +317,9 @@ def test_bf16_transposed(isa, a_dtype):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("a_dtype", ["u8", "s8"])
 @pytest.mark.parametrize("zero_points", [(0, 0), (13, 0), (-5, 7)])
-@pytest.mark.parametrize("size", [(1, 40, 7), (3, 130, 16), (7, 33, 9), (100, 65, 5), (4, 5, 0)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(1, 40, 7), (3, 130, 16), (7, 33, 9), (100, 65, 5), (4, 5, 0), (16, 65, 2090)], ids=str
+)
 def test_s8_sums_are_exact(isa, a_dtype, zero_points, size):
     m, n, k = size
     a, b = integers((k, m), a_dtype).T, integers((n, k), "s8", 1).T
