@@ -6,6 +6,7 @@ rounded to even: hence our attribute `rounds_first`. Where the numbers are not k
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 _BYTES = (DataType.U8, DataType.S8)
 _F8 = (DataType.F8_E4M3, DataType.F8_E5M2)
 _RANGES = {DataType.U8: (0, 255), DataType.S8: (-128, 127), DataType.U16: (0, 65535), DataType.S16: (-32768, 32767)}
-_EXACT_TERMS = 256
-"""Products of two 9-bit integers whose sums float32 holds: 256 * 255 * 255 < 2**24."""
+_EXACT = 2**24
+"""Integers up to this are exact in float32."""
+
+_PART_TERMS = 64
+"""Terms in whose multiples long sums are split: kernels read whole cache lines of bytes."""
 
 
 @dataclass(frozen=True)
@@ -275,33 +279,72 @@ def _matmul_integer(n: NodeView) -> Value:
     def product(a: Value, b: Value) -> Value:
         return n.emit("MatMul", _integers(n, a, 2, -2), _integers(n, b, 3, -1))
 
-    return _sum_of_parts(n, n[0].shape[-1], (-1, inner), _EXACT_TERMS, product)
+    return _sum_of_parts(n, (-1, inner), _exact_ends(n, inner, (inner,)), product)
 
 
 def _conv_integer(n: NodeView) -> Value:
-    channels, taps = n[1].shape[1], int(np.prod(n[1].shape[2:]))
-    most = _EXACT_TERMS // max(taps, 1)
-    n.require(most >= 1 and (n.attr("group", 1) == 1 or channels <= most), "a sum that float32 does not hold")
+    ends = _exact_ends(n, 1, tuple(range(1, len(n[1].shape))))
+    n.require(len(ends) == 1 or n.attr("group", 1) == 1, "a sum that float32 does not hold")
 
     def product(x: Value, weights: Value) -> Value:
         return _convolution(n, [_integers(n, x, 2, 1), _integers(n, weights, 3, 0)])
 
-    return _sum_of_parts(n, channels, (1, 1), most, product)
+    return _sum_of_parts(n, (1, 1), ends, product)
 
 
-def _sum_of_parts(n: NodeView, size: int, axes: tuple[int, int], most: int, product: Callable[..., Value]) -> Value:
-    """A product of inputs 0 and 1, exact: parts of the axes that are summed, so short that float32 holds their sums."""
-    if size <= most:
+def _exact_ends(n: NodeView, axis: int, summed: tuple[int, ...]) -> list[int]:
+    """Ends of the parts of an axis of input 1, one of those that are summed, whose sums float32 holds.
+
+    How many terms these may be depends on the weights, if they are known: few of them are the largest of their type.
+    """
+    weights, points = n[1], _zero_points(n, 3)
+    size, others = weights.shape[axis], math.prod(weights.shape[other] for other in summed if other != axis)
+    limit, largest = _EXACT // _largest_integer(n, 0, 2), _largest_integer(n, 1, 3) * others
+    if size * largest <= limit:
+        return [size]
+    unit = max(_PART_TERMS // others, 1)
+    known = weights.plain_content if weights.is_known and len(points) == 1 else None
+    ends, total = [], np.zeros((), np.int64)
+    for start in range(0, size, unit):
+        end = min(start + unit, size)
+        terms = np.asarray((end - start) * largest)
+        if known is not None:
+            part = known[(slice(None),) * (axis % known.ndim) + (slice(start, end),)]
+            terms = np.abs(part.astype(np.int32) - points[0]).sum(summed)
+        n.require(bool((terms <= limit).all()), "a sum that float32 does not hold")
+        if (total + terms > limit).any():
+            ends.append(start)
+            total = np.zeros((), np.int64)
+        total = total + terms
+    return [*ends, size]
+
+
+def _zero_points(n: NodeView, port: int) -> list[int]:
+    """The zero points that an operand may have."""
+    if not n.has(port):
+        return [0]
+    return (np.unique(n[port].plain_content).tolist() or [0]) if n[port].is_known else [*_RANGES[n[port].dtype]]
+
+
+def _largest_integer(n: NodeView, port: int, point: int) -> int:
+    """The largest distance of an operand from its zero point that its type allows."""
+    low, high = _RANGES[n[port].dtype]
+    return max(max(high - zero, zero - low) for zero in _zero_points(n, point))
+
+
+def _sum_of_parts(n: NodeView, axes: tuple[int, int], ends: Sequence[int], product: Callable[..., Value]) -> Value:
+    """A product of inputs 0 and 1, exact: parts of the axes that are summed, whose sums float32 holds."""
+    if len(ends) == 1:
         return n.cast(product(n[0], n[1]), DataType.S32)
     total: Value | None = None
-    for start in range(0, size, most):
+    for start, end in zip((0, *ends), ends, strict=False):
         parts = (
-            n.emit("Slice", value, starts=[start], ends=[min(start + most, size)], axes=[axis])
+            n.emit("Slice", value, starts=[start], ends=[end], axes=[axis])
             for value, axis in zip((n[0], n[1]), axes, strict=True)
         )
         part = n.cast(product(*parts), DataType.S32)
         total = part if total is None else n.emit("Add", total, part)
-    assert total is not None  # size > most >= 1
+    assert total is not None  # there are ends
     return total
 
 

@@ -134,11 +134,39 @@ def test_a_quantised_convolution_with_a_scale_for_each_channel():
     assert_close(run_node("QLinearConv", inputs, "uint8", 4), expected.astype("uint8"))
 
 
-def test_long_sums_of_integers_are_exact():
+@pytest.mark.parametrize("constants", [(), (1, 3), (1,)])
+@pytest.mark.parametrize("least", [0, 120, 200])
+def test_long_sums_of_integers_are_exact(least, constants):
     rng = np.random.default_rng(1)
-    a, b = (rng.integers(200, 256, shape).astype("uint8") for shape in ((3, 700), (700, 4)))
-    expected = a.astype("int64") @ (b.astype("int64") - 1)
-    assert_close(run_node("MatMulInteger", [a, b, None, np.array(1, "uint8")], "int32", 2), expected.astype("int32"))
+    a, b = (rng.integers(low, 256, shape).astype("uint8") for low, shape in ((200, (3, 700)), (least, (700, 4))))
+    expected = a.astype("int64") @ (b.astype("int64") - 130)
+    inputs = [a, b, None, np.array(130, "uint8")]
+    assert_close(run_node("MatMulInteger", inputs, "int32", 2, constants=constants), expected.astype("int32"))
+
+
+@pytest.mark.parametrize("largest", [1, 127])
+def test_long_sums_over_channels_are_exact(largest):
+    rng = np.random.default_rng(1)
+    x, weights = rng.integers(0, 256, (1, 130, 4, 5)), rng.integers(-largest, largest + 1, (3, 130, 3, 2))
+    x, weights = x.astype("uint8"), weights.astype("int8")
+    inputs = [x, weights, np.uint8(0)]
+    expected = ReferenceEvaluator(node_model("ConvInteger", inputs)[0]).run(
+        None, {f"x{k}": np.asarray(value) for k, value in enumerate(inputs)}
+    )
+    assert_close(run_node("ConvInteger", inputs[:2], "int32", 4, constants=(1,)), expected[0])
+
+
+@pytest.mark.parametrize(("largest", "count"), [(20, 1), (127, 3)])
+def test_weights_that_are_small_are_multiplied_at_once(largest, count):
+    weights = np.full((1300, 4), largest, "int8")
+    node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+    infos = [helper.make_tensor_value_info(name, kind, [2, None]) for name, kind in (("x", 2), ("y", 6))]
+    graph = helper.make_graph([node], "product", infos[:1], infos[1:], [numpy_helper.from_array(weights, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = np.full((2, 1300), 255, "uint8")
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run({"x": x})["y"], x.astype("int64") @ weights.astype("int64"))
+        assert sum("MatMul" in [op.kind for op in partition.ops] for partition in loaded.partitions) == count
 
 
 @pytest.mark.parametrize("kind", ["DynamicQuantizeMatMul", "MatMulIntegerToFloat"])
