@@ -20,10 +20,10 @@ static inline uint64_t key_of_float(double x)
     return bits >> 63 ? ~bits : bits | 1ull << 63;
 }
 
-/* Whether a comes behind b; equal keys by index. */
+/* Whether a comes behind b; equal keys by index. Without branches: chance would decide them. */
 static inline int is_behind(top_k_entry a, top_k_entry b)
 {
-    return a.key > b.key || (a.key == b.key && a.index > b.index);
+    return (a.key > b.key) | ((a.key == b.key) & (a.index > b.index));
 }
 
 /* Restore the heap of n entries, the hindmost on top, after heap[0] was replaced. */

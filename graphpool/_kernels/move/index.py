@@ -94,7 +94,7 @@ def top_k(
     Arguments: src, of a type of at least 8 bits, but no f8; indices (s64), values; both dense, with k in place of the
     axis. Of equal elements the first comes first. Tasks: lines.
 
-    Method: a heap of the k best so far. Cost: O(n log k) a line, 16 k bytes of scratch.
+    Method: a heap of the k best so far, which are merged in order. Cost: O(n log k) a line, 32 k bytes of scratch.
     """
     axis = normalise_axis(axis, len(shape))
     src = check_strides("src", shape, src_strides)
@@ -106,5 +106,5 @@ def top_k(
         "outer": outer, "axis": shape[axis], "axis_stride": (src[axis], dst[axis]), "k": k,
         "dtype": DTYPE_CODES[dtype], "is_largest": is_largest,
     }  # fmt: skip
-    scratch_nbytes = record("top_k_entry").nbytes * k
+    scratch_nbytes = 2 * record("top_k_entry").nbytes * k
     return pack("any_top_k", values, ntasks=nlines if k else 0, scratch_nbytes=scratch_nbytes, isa=isa)

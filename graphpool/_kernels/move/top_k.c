@@ -1,6 +1,7 @@
 /* The k least elements of each line, in order, and their indices. Any type, by way of keys: unsigned integers of 64
  * bits in the order of the elements, of which the reverse order is the complement. */
 #include "core/gp_convert.h"
+#include "core/gp_vec.h"
 #include "eltwise/gp_sink.h"
 #include "move/gp_ranking.h"
 
@@ -68,7 +69,43 @@ static int64_t skip_worse(const top_k_params *p, const void *src, int64_t first,
     return step;
 }
 
-/* The k first of a line in `heap`, in order. */
+/* Merges entries up to `middle`, in order, with those behind, up to `end`; without branches that chance decides. */
+static void merge(const top_k_entry *from, int64_t middle, int64_t end, top_k_entry *to)
+{
+    int64_t a = 0, b = middle;
+    while (a < middle && b < end) {
+        const int64_t is_second = is_behind(from[a], from[b]);
+        *to++ = from[a ^ ((a ^ b) & -is_second)];
+        a += 1 - is_second;
+        b += is_second;
+    }
+    memcpy(to, from + (a < middle ? a : b), (size_t)(a < middle ? middle - a : end - b) * sizeof *to);
+}
+
+/* Entries that are put in order one by one. */
+#define RUN 8
+
+/* Entries in order: where they are now, with room for as many. */
+static const top_k_entry *sort_entries(top_k_entry *entries, int64_t n, top_k_entry *room)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const top_k_entry moved = entries[i];
+        int64_t at = i;
+        for (; at % RUN && is_behind(entries[at - 1], moved); at--)
+            entries[at] = entries[at - 1];
+        entries[at] = moved;
+    }
+    for (int64_t width = RUN; width < n; width *= 2) {
+        for (int64_t first = 0; first < n; first += 2 * width)
+            merge(entries + first, gp_min(width, n - first), gp_min(2 * width, n - first), room + first);
+        top_k_entry *const sorted = room;
+        room = entries;
+        entries = sorted;
+    }
+    return entries;
+}
+
+/* The k first of a line, in no order: a heap of them, unless all are. */
 static void select_line(const top_k_params *p, const void *src, int64_t first, top_k_entry *heap)
 {
     const int is_dense = p->axis_stride[0] == 1;
@@ -82,18 +119,13 @@ static void select_line(const top_k_params *p, const void *src, int64_t first, t
         const uint64_t up = key_of(p->dtype, src, first + step * p->axis_stride[0]);
         const top_k_entry next = {p->is_largest ? ~up : up, step};
         if (n < p->k) {
-            heap[n] = next;
-            sift_up(heap, n++);
+            heap[n++] = next;
+            if (p->k < p->axis)
+                sift_up(heap, n - 1);
         } else if (is_behind(heap[0], next)) {
             heap[0] = next;
             sift_down(heap, n);
         }
-    }
-    while (n > 1) {
-        const top_k_entry last = heap[0];
-        heap[0] = heap[--n];
-        sift_down(heap, n);
-        heap[n] = last;
     }
 }
 
@@ -112,7 +144,7 @@ static int64_t nbytes_of(int64_t dtype)
     return 2;
 }
 
-/* args: src, indices (s64), values; scratch: k entries. A task is a line. */
+/* args: src, indices (s64), values; scratch: twice k entries. A task is a line. */
 GP_DEFINE_KERNEL(any_top_k)
 {
     const top_k_params *p = params;
@@ -121,8 +153,9 @@ GP_DEFINE_KERNEL(any_top_k)
         int64_t at[GP_SPACE_OPERANDS];
         gp_offsets(&p->outer, line, at);
         select_line(p, args[0], at[0], heap);
+        const top_k_entry *best = sort_entries(heap, p->k, heap + p->k);
         for (int64_t i = 0; i < p->k; i++) {
-            const int64_t index = heap[i].index, to = at[1] + i * p->axis_stride[1];
+            const int64_t index = best[i].index, to = at[1] + i * p->axis_stride[1];
             ((int64_t *)args[1])[to] = index;
             copy_element(nbytes_of(p->dtype), args[2], to, args[0], at[0] + index * p->axis_stride[0]);
         }
