@@ -216,6 +216,12 @@ static void tile_exp(const float *x, int64_t n, int64_t stride, int64_t w, const
         }
 }
 
+/* A vector of results from exponentials, or from elements of src where logarithms are asked for. */
+GP_INLINE gp_vf finish_columns(const int is_log, gp_vf term, const float *shift, const float *scale)
+{
+    return is_log ? (term - gp_load(shift)) - gp_load(scale) : term * gp_load(scale);
+}
+
 static void softmax_tile(const softmax_params *p, const operands *o, const int64_t *at, int64_t w, float *exps)
 {
     const float *x = o->src + at[0];
@@ -230,12 +236,12 @@ static void softmax_tile(const softmax_params *p, const operands *o, const int64
     for (int64_t i = 0; i < p->axis; i++) {
         const int64_t offset = at[1] + i * p->axis_stride[1];
         float *y = gp_sink_row(&o->sink, offset, p->inner_stride[1], row);
-        if (p->is_log)
-            for (int64_t j = 0; j < w; j++)
-                y[j] = (x[i * p->axis_stride[0] + j] - shift[j]) - scale[j];
-        else
-            for (int64_t j = 0; j < w; j++)
-                y[j] = exps[i * w + j] * scale[j];
+        const float *from = p->is_log ? x + i * p->axis_stride[0] : exps + i * w;
+        int64_t j = 0;
+        for (; j + GP_VL <= w; j += GP_VL)
+            gp_store(y + j, finish_columns(p->is_log, gp_load(from + j), shift + j, scale + j));
+        if (j < w)
+            gp_store_part(y + j, finish_columns(p->is_log, gp_load_part(from + j, w - j, 0), shift + j, scale + j), w - j);
         gp_emit(&o->sink, y, w, offset, p->inner_stride[1]);
     }
     for (int64_t j = 0; o->stats && j < w; j++)
