@@ -70,6 +70,11 @@ def numbers(dtype: str, *shape: int, largest: int = 100) -> Any:
     return np.random.default_rng(2).integers(1, largest, shape, endpoint=True).astype(dtype)
 
 
+def quantised(*shape: int) -> Any:
+    """Weights of 8 bits, normal: the largest is about 127."""
+    return (np.random.default_rng(4).normal(0, 25, shape)).clip(-127, 127).astype(np.int8)
+
+
 def truths(*shape: int) -> Any:
     """An image of truth values."""
     return np.random.default_rng(3).random(shape) < 0.5
@@ -267,7 +272,10 @@ CASES: dict[str, Case] = {
        for m, k, n in ((1000, 64, 3), (1000, 3, 64), (10000, 8, 8), (64, 64, 64))},
     "MatMul 12x128x64x128": ((12, 128, 64), [Node("MatMul", ((12, 64, 128),))]),
     "Gemm, B turned 1x2048x1000": ((1, 2048), [Node("Gemm", ((1000, 2048), (1000,)), {"transB": 1})]),
-    **{f"MatMul {m}x768x3072": ((m, 768), [Node("MatMul", ((768, 3072),))]) for m in (1, 4, 16, 128)},
+    **{f"MatMul {m}x768x3072": ((m, 768), [Node("MatMul", ((768, 3072),))]) for m in (1, 4, 8, 16, 128)},
+    **{f"MatMulInteger{name} {m}x768x3072": (numbers("uint8", m, 768, largest=255), [
+        Node("MatMulInteger", (quantised(768, 3072), np.uint8(128))), *behind])
+       for name, behind in (("", []), (", Cast", [Node("Cast", (), {"to": 1})])) for m in (1, 8, 128)},
 }  # fmt: skip
 
 
