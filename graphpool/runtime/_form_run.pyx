@@ -325,6 +325,8 @@ cdef class FormRun:
         cdef Py_ssize_t k
         if not given:
             nbytes += self.all_nbytes
+        elif len(given) == len(self.ports.ids):
+            ids, names, wanted = [], [], []
         else:
             places = {self.ports.ids[name] for name in given}
             left = [k for k in range(len(ids)) if ids[k] not in places]
@@ -404,7 +406,9 @@ cdef class FormRun:
     cdef dict _collect(self, Frame frame, dict given):
         """The outputs; what is not this run's own fresh array, or where it was asked for, is copied."""
         cdef dict results = {}
-        cdef set places = {self.ports.ids[name] for name in given} if given else None
+        cdef set places = None
+        if given and len(given) < len(self.ports.ids):
+            places = {self.ports.ids[name] for name in given}
         for name, i, is_own in self.ports.outputs:
             value = frame.values[i]
             if given and name in given:

@@ -29,4 +29,5 @@ cdef class ModelRun:
     cdef UseCount count
     cdef object queue
     cpdef dict dense(self, InputPorts ports, dict given)
+    cdef object _in_turn(self, work, tuple given)
     cpdef FormUse enter(self, dict arrays, states=*)

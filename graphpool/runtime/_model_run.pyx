@@ -215,10 +215,14 @@ cdef class ModelRun:
         """What `in_turn` returns of a run for these inputs; whoever listens is told of it."""
         if spans.opener is not None or execute_log.is_on() or profile_log.is_on():
             return self._run_told(arrays, work, *given)
-        return self.in_turn(work, *given)
+        return self._in_turn(work, given)
 
     def in_turn(self, work, *given):
         """What a job returns that waits for memory, where the engine's queue lets it."""
+        return self._in_turn(work, given)
+
+    cdef object _in_turn(self, work, tuple given):
+        """As `in_turn`."""
         try:
             return self.queue.run(work, self._between_runs_nbytes, *given)
         except OutOfMemoryError as error:
