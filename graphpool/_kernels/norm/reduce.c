@@ -201,11 +201,17 @@ GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n,
     memset(part, 0, (size_t)((w + GP_VL - 1) / GP_VL * GP_VL) * sizeof *part);
     for (; i + 4 <= n; i += 4)
         add_rows(term, rows + i, rows + i + (w > WIDE && i + 8 <= n ? 4 : 0), ahead, 4, w, part);
-    for (; i < n; i++)
-        add_rows(term, rows + i, rows + i, ahead, 1, w, part);
-    const int sound = are_sums_sound(term, part, w);
-    for (int64_t j = 0; j < w; j++)
-        sum[j] += sound ? part[j] : column_sum_f64(term, rows, n, j);
+    switch (n - i) {
+    case 3: add_rows(term, rows + i, rows + i, ahead, 3, w, part); break;
+    case 2: add_rows(term, rows + i, rows + i, ahead, 2, w, part); break;
+    case 1: add_rows(term, rows + i, rows + i, ahead, 1, w, part); break;
+    }
+    if (are_sums_sound(term, part, w))
+        for (int64_t j = 0; j < w; j++)
+            sum[j] += part[j];
+    else
+        for (int64_t j = 0; j < w; j++)
+            sum[j] += column_sum_f64(term, rows, n, j);
 }
 
 /* Of rows of w columns, the best of sign * x in four vectors of columns from `first` on. */
