@@ -1,5 +1,6 @@
 """A run of a model: checks what the caller gives, finds the form for its shapes, and lets it run in turn."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 
@@ -169,6 +170,29 @@ cdef bint _may_share(object one, object other) except -1:
     return may_share_memory(one, other)
 
 
+cdef bytes shapes_of(dict arrays):
+    """The rank of each array, -1 for other values, and its sizes, as one row of numbers to find a form by."""
+    cdef Py_ssize_t count = 0, k
+    cdef gp_array *array
+    cdef bytes found
+    cdef int64_t *place
+    for value in arrays.values():
+        count += 1 + (fields_of(value).nd if isinstance(value, ndarray) else 0)
+    found = PyBytes_FromStringAndSize(NULL, count * sizeof(int64_t))
+    place = <int64_t *>PyBytes_AS_STRING(found)
+    for value in arrays.values():
+        if not isinstance(value, ndarray):
+            place[0] = -1
+            place += 1
+            continue
+        array = fields_of(value)
+        place[0] = array.nd
+        for k in range(array.nd):
+            place[1 + k] = array.dimensions[k]
+        place += 1 + array.nd
+    return found
+
+
 cdef class ModelRun:
     """What each run of a model goes through; base of `ModelForms`, which makes the forms.
 
@@ -253,14 +277,11 @@ cdef class ModelRun:
 
     cpdef FormUse enter(self, dict arrays, states=None):
         """The form for these inputs, made if need be; it stays open until the cache is told that it is left."""
-        cdef list shapes = []
-        for value in arrays.values():
-            shapes.append(value.shape if isinstance(value, ndarray) else None)
         contents = tuple([arrays[name].tobytes() for name in self.deciding]) if self.deciding else ()
-        key = tuple(shapes), contents, None if states is None else states.key
+        key = shapes_of(arrays), contents, None if states is None else states.key
         self.count.touch()
         try:
-            return self.cache.enter(key, self._make, (arrays, key[0], states))
+            return self.cache.enter(key, self._make, (arrays, states))
         finally:
             if self.cache.is_closed:    # meanwhile: the form lives until this run ends
                 self._end_late()

@@ -271,21 +271,17 @@ class ModelForms(ModelRun):
         """The one that was used last, if any, with those inside it."""
         return [form for kept in self.cache.forms()[-1:] for form in kept.with_inner()]
 
-    def _make(
-        self, exactly: bool, arrays: Mapping[str, Any], shapes: tuple[Any, ...], states: HeldStates | None
-    ) -> Executable:
+    def _make(self, exactly: bool, arrays: Mapping[str, Any], states: HeldStates | None) -> Executable:
         """A form for these inputs."""
         try:
-            return self.memory.timed(self._form_for, exactly, arrays, shapes, states)
+            return self.memory.timed(self._form_for, exactly, arrays, states)
         except StateError:
             self.cache.check_open()  # another thread has closed the model, and with it weights that this one reads
             raise
 
-    def _form_for(
-        self, exactly: bool, arrays: Mapping[str, Any], shapes: tuple[Any, ...], states: HeldStates | None
-    ) -> Executable:
+    def _form_for(self, exactly: bool, arrays: Mapping[str, Any], states: HeldStates | None) -> Executable:
         deciding = {name: arrays[name] for name in self.deciding}
-        given = dict(zip(arrays, shapes, strict=True))
+        given = {name: value.shape if isinstance(value, np.ndarray) else None for name, value in arrays.items()}
         if self.declared is not None:
             self.declared.check(given)
         if states is not None:
