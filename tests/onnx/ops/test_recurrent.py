@@ -165,6 +165,18 @@ def layer(kind, directions, *, steps, batch, hidden=16, width=8):
 
 
 @pytest.mark.parametrize("kind", GATES)
+def test_states_of_another_batch_are_refused_before_the_run(kind):
+    model, inputs = layer(kind, 1, steps="t", batch=None)
+    given = inputs(4, 3)
+    with gp.onnx.load(model) as loaded:
+        for rows in (0, 2):
+            text = rf"\({kind}\).*input \"h\".* dimension 1; accepted: 3 .*; got: {rows} in shape"
+            with pytest.raises(gp.InvalidArgumentError, match=text):
+                loaded.run(given | {"h": given["h"][:, :rows]})
+        assert loaded.run(given)["last"].shape == (1, 3, 16)
+
+
+@pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("directions", [1, 2])
 def test_lengths_and_batches_share_compilations(kind, directions):
     model, inputs = layer(kind, directions, steps="t", batch="b")
