@@ -63,6 +63,8 @@ class FormSteps:
         self.tensors: Mapping[int, LogicalTensor] = settled_tensors(form.graph)
         if states is not None:
             self.tensors = states.place(form, self.tensors)
+            if variable is not None:
+                variable.limits = states.limits(form, self.tensors)
         self.values: SizeValues | None = None
         self.sizes = FormSizes(self.tensors, (*form.inputs.values(), *form.outputs.values()))
         self._runs = divide(form, options, engine.threads)

@@ -8,6 +8,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass, field, replace
+from graphpool._size_program import SizeTable
+from graphpool._sizes import hint_of, key_of
 from graphpool.errors import InvalidShapeError, StateError, explain
 from graphpool.fork import cached_property
 from graphpool.typing import dense_strides
@@ -16,8 +18,9 @@ from .model_step import is_plain
 from .variable_form import SizeName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from graphpool._size_program import SizeValues
     from graphpool.graph import Op
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
     from .model_form import ModelForm
 
-__all__ = ["HeldState", "HeldStates"]
+__all__ = ["HeldState", "HeldStates", "StateLimits"]
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,12 @@ class HeldState:
         for axis, (dim, size, room) in enumerate(zip(self.dims, shape, self.capacity, strict=True)):
             if isinstance(dim, int) and size != dim:
                 raise self._unfit(shape, axis)
-            if size > room:
+            if hint_of(size) > hint_of(room):  # see `StateLimits`
                 raise StateError(
                     explain(
                         f"state {self.input!r} has no room left: {self.describe_axis(axis)}",
-                        accepted=f"at most {room}",
-                        got=int(size),
+                        accepted=f"at most {hint_of(room)}",
+                        got=hint_of(size),
                         hint="reset or truncate the session, or make one with a larger capacity",
                     ),
                     input_name=self.input,
@@ -97,7 +100,7 @@ class HeldState:
         message = explain(
             f"output {self.output!r} cannot be input {self.input!r} of the next run",
             accepted=f"shape {list(self.dims)}",
-            got=[int(size) for size in shape],
+            got=list(map(hint_of, shape)),
         )
         return InvalidShapeError(message, output=self.output, dim=axis)
 
@@ -160,16 +163,24 @@ class HeldStates:
         InvalidShapeError, StateError
             A result cannot stay, or has no room.
         """
-        placed, given = dict(tensors), {*form.inputs.values(), *form.constants}
+        placed = dict(tensors)
+        for state, tensor in self._held(form, tensors):
+            state.check(tensor.shape or ())
+            placed[tensor.id] = tensor.replace(strides=dense_strides(state.capacity))
+        return placed
+
+    def limits(self, form: ModelForm, tensors: Mapping[int, LogicalTensor]) -> StateLimits:
+        """What other sizes must keep to, of tensors that were placed."""
+        return StateLimits([(state, tensor.shape or ()) for state, tensor in self._held(form, tensors)])
+
+    def _held(self, form: ModelForm, tensors: Mapping[int, LogicalTensor]) -> Iterator[tuple[HeldState, LogicalTensor]]:
+        """Each state and the tensors that lie in its memory."""
+        given = {*form.inputs.values(), *form.constants}
         for state in self.states:
-            source, result = form.inputs[state.input], form.outputs[state.output]
-            strides = dense_strides(state.capacity)
-            for tensor_id in (source, *({result} - given)):
+            for tensor_id in (form.inputs[state.input], *({form.outputs[state.output]} - given)):
                 tensor = tensors.get(tensor_id)
                 if tensor is not None and is_plain(tensor):
-                    state.check(tensor.shape or ())
-                    placed[tensor_id] = tensor.replace(strides=strides)
-        return placed
+                    yield state, tensor
 
     def appends(self, form: ModelForm, partition: Partition) -> list[tuple[int, int]]:
         """Ids of inputs and outputs of a partition: states that it makes longer at their end, and nothing else.
@@ -192,6 +203,39 @@ class HeldStates:
             if first is not None and (first, op.outputs[0].id) in wanted:
                 found.append((first, op.outputs[0].id))
         return found
+
+
+_ROOMIER = 4
+"""So many times the capacity holds what a run makes of a full state."""
+
+
+class StateLimits:
+    """The sizes that states have in a form, and those that there is room for.
+
+    They are no decisions of the compilation: no other one would find more room.
+    """
+
+    def __init__(self, rows: Sequence[tuple[HeldState, Sequence[int]]]) -> None:
+        self._rows = rows
+        pairs = [(size, room) for state, shape in rows for size, room in zip(shape, state.capacity, strict=True)]
+        sizes, rooms = zip(*{key_of(pair): pair for pair in pairs}.values(), strict=True) if pairs else ((), ())
+        self._sizes, self._rooms = SizeTable(sizes), SizeTable(rooms)
+
+    def check(self, values: SizeValues) -> None:
+        """Raise `StateError` where there is no room for these."""
+        if not self._sizes.of(values).is_within(self._rooms.of(values)):
+            for state, shape in self._rows:
+                replace(state, capacity=values.shape(state.capacity)).check(values.shape(shape))
+
+    def roomier(self, shapes: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Shapes with larger capacities: what the sizes of states are does not depend on these."""
+        names = [SizeName("capacity", state.input) for state, _ in self._rows]
+        return {**shapes, **{name: tuple([_ROOMIER * size for size in shapes[name]]) for name in names}}
+
+    def check_room(self, values: SizeValues, shapes: Mapping[Any, Any]) -> None:
+        """Raise `StateError` where there is no room in the capacities of these shapes."""
+        for state, shape in self._rows:
+            replace(state, capacity=shapes[SizeName("capacity", state.input)]).check(values.shape(shape))
 
 
 def lengthens(op: Op) -> bool:

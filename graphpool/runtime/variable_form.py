@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ._compiled import CompiledPartition
     from ._program import Program
     from .engine import Engine
+    from .held_states import StateLimits
     from .primitive import Buffers
     from .scheduling import ScheduleOptions
 
@@ -151,12 +152,18 @@ class VariableForm:
     symbols : Symbols
     engine : Engine
 
+    Attributes
+    ----------
+    limits : StateLimits or None
+        What the sizes of states must keep to.
+
     Notes
     -----
     Threads: one at a time.
     """
 
     def __init__(self, trace: Trace, symbols: Symbols, engine: Engine) -> None:
+        self.limits: StateLimits | None = None
         self._trace, self._symbols, self._engine = trace, symbols, engine
         self._partitions: list[VariablePartition] = []
         self._tensors: Mapping[int, LogicalTensor] = {}
@@ -211,10 +218,18 @@ class VariableForm:
     def values(self, shapes: Mapping[Any, Any], exactly: bool = True) -> SizeValues | None:
         """What all sizes are for other shapes of the inputs; None if a decision would come out otherwise.
 
-        Those that only say what is faster count if `exactly`.
+        Those that only say what is faster count if `exactly`. Raises `StateError` where states have no room.
         """
         symbols = self._symbols.values(shapes)
-        return None if symbols is None else self._program.compute(symbols, exactly)
+        values = None if symbols is None else self._program.compute(symbols, exactly)
+        if self.limits is not None and values is not None:
+            self.limits.check(values)
+        elif self.limits is not None and not exactly:  # strides of states without room decide otherwise
+            symbols = self._symbols.values(self.limits.roomier(shapes))
+            roomy = None if symbols is None else self._program.compute(symbols, False)
+            if roomy is not None:
+                self.limits.check_room(roomy, shapes)
+        return values
 
     def symbols_at(self, values: SizeValues) -> list[int]:
         """What the symbols are where the sizes have these values."""

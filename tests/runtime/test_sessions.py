@@ -375,12 +375,15 @@ def test_what_cannot_be_restored_changes_nothing(model, session):
 
 def test_a_session_is_full(model, session):
     inputs = words(25)
-    for one in inputs[:24]:
+    for k, one in enumerate(inputs[:24]):
         session.run(one)
+        if k == 2:
+            compilations = model.stats().compilations
     states = session.save()
     with pytest.raises(gp.StateError, match=r"no room left: p \(dimension 2\); accepted: at most 24; got: 25; reset"):
         session.run(inputs[24])
     check(session.save(), states)
+    assert model.stats().compilations == compilations
     session.truncate(23)
     session.run(inputs[23])
     check(session.save(), states)

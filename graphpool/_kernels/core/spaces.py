@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from graphpool._sizes import is_variable, key_of
+from graphpool._sizes import Preference, hint_of, is_variable, key_of
 from graphpool.errors import InvalidShapeError, explain
 from graphpool.typing import MAX_NDIM, dense_strides
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "agree",
     "check_strides",
     "collapse",
     "normalise_axis",
@@ -41,11 +42,22 @@ def collapse(shape: Sequence[int], *layouts: Sequence[int]) -> list[tuple[int, .
             continue
         if dim == 1:
             continue
-        if axes and axis[1:] == _next_strides(axes[-1]):
+        if axes and agree(axis[1:], _next_strides(axes[-1])):
             axes[-1] = (axes[-1][0] * dim, *axes[-1][1:])
         else:
             axes.append(axis)
     return axes or [(1,) * (1 + len(layouts))]
+
+
+def agree(x: Sequence[int], y: Sequence[int]) -> bool:
+    """Whether numbers are equal, for code that does with others what is right for equal ones too.
+
+    Where they differ now, that they do is a preference: a program then serves sizes for which they are equal.
+    """
+    if [*map(hint_of, x)] == [*map(hint_of, y)]:
+        return tuple(x) == tuple(y)
+    with Preference(*x, *y):
+        return tuple(x) == tuple(y)
 
 
 def _next_strides(axis: tuple[int, ...]) -> tuple[int, ...]:

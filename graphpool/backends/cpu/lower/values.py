@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import NamedTuple, dataclass
 
+from ...._kernels.core.spaces import agree
 from ...._sizes import hint_of, is_variable, key_of
 from ....typing import DataType, dense_strides
 
@@ -94,7 +95,7 @@ class Value(NamedTuple):
             if is_variable(dim) and key_of(stride) == key_of(step):  # whether it is 1 is not asked then
                 step *= dim
             elif dim > 1:
-                if stride != step:
+                if not agree((stride,), (step,)):
                     return False
                 step *= dim
         return True
