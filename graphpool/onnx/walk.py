@@ -559,10 +559,12 @@ _SIZE_PORTS = {
 """Op -> inputs that it takes as sizes: from one to before another."""
 
 _STRICT = frozenset({
-    "ArgMax", "ArgMin", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace", "Expand", "GRU", "GatherElements",
-    "GatherND", "Gemm", "LSTM", "QLinearConv", "RNN", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
-    "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Reshape",
-    "ScatterElements", "ScatterND", "SpaceToDepth", "TopK",
+    "Add", "And", "ArgMax", "ArgMin", "Concat", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace", "Div",
+    "Equal", "Expand", "GRU", "GatherElements", "GatherND", "Gemm", "Greater", "GreaterOrEqual", "LSTM", "Less",
+    "LessOrEqual", "MatMul", "Max", "Mean", "Min", "Mul", "Or", "Pow", "QLinearConv", "RNN", "ReduceL1", "ReduceL2",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "ReduceSumSquare", "Reshape", "ScatterElements", "ScatterND", "SpaceToDepth", "Sub", "Sum", "TopK", "Where",
+    "Xor",
 })  # fmt: skip
 """Ops that are invalid where our ops refuse their shapes, or sizes that are attributes there: nothing runs these."""
 

@@ -30,6 +30,27 @@ def test_binary_broadcasts(kind, other):
     assert check_against_evaluator(*node_model(kind, [np.asarray(other), X], constants={0})) == 0
 
 
+@pytest.mark.parametrize("kind", ["Add", "Less", "Max", "MatMul", "Concat"])
+def test_sizes_that_vary_and_do_not_fit_are_refused_before_a_run(kind):
+    nodes = [
+        helper.make_node("Slice", ["x", "begin", "end", "axis", "step"], ["half"]),
+        helper.make_node("Resize", ["x", "", "", "sizes"], ["other"]),
+        helper.make_node(kind, ["half", "other"], ["y"], name="it", **({"axis": 0} if kind == "Concat" else {})),
+    ]
+    sizes = {"begin": [0], "end": [2**40], "axis": [1], "step": [2], "sizes": [4 if kind == "MatMul" else 3, 4]}
+    constants = [helper.make_tensor(name, 7, [len(value)], value) for name, value in sizes.items()]
+    infos = [helper.make_tensor_value_info("x", 1, [3, "n"])]
+    graph = helper.make_graph(nodes, "g", infos, [helper.make_tensor_value_info("y", 0, None)], constants)
+    with gp.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])) as model:
+        for n in (8, 6, 9, 7):
+            inputs = {"x": np.ones((3, n), np.float32)}
+            if n in (7, 8):
+                assert model.run(inputs)["y"].shape == (6 if kind == "Concat" else 3, 4)
+                continue
+            with pytest.raises(gp.InvalidArgumentError, match=rf"node 'it' \({kind}\)"):
+                model.run(inputs)
+
+
 @pytest.mark.parametrize("kind", ["Sum", "Max", "Min", "Mean"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_variadic(kind, count):
