@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -38,7 +39,7 @@ from .stored_forms import FormRequest, StoredSpecialiser, context_of
 from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from graphpool.cache import ConstantBuffer, PackedKey
     from graphpool.memory import BufferInfo
@@ -449,7 +450,7 @@ class ModelForms(ModelRun):
 
     def _peak_for(self, shapes: Mapping[str, Any] | None, outputs: bool, sequential: bool) -> MemoryPeak:
         """Of these shapes, or arrays, of which a run copies those that are not dense before all else."""
-        copies_nbytes = _copies_nbytes(shapes or {})
+        copies_nbytes = _copies_nbytes(shapes)
         with _refused_beside(copies_nbytes):
             use = self._enter_shapes(shapes)
         try:
@@ -643,9 +644,10 @@ def _refused_beside(nbytes: int) -> Iterator[None]:
         raise refused_with(error, least + nbytes) from error
 
 
-def _copies_nbytes(given: Mapping[str, Any]) -> int:
+def _copies_nbytes(given: Any) -> int:
     """What a run on these arrays takes for copies of those that are not dense. Unit: bytes."""
-    arrays = [array for array in given.values() if isinstance(array, np.ndarray) and not array.dtype.hasobject]
+    values = given.values() if isinstance(given, Mapping) else ()  # what is none is refused where forms are looked for
+    arrays = [array for array in values if isinstance(array, np.ndarray) and not array.dtype.hasobject]
     return sum(array.nbytes for array in arrays if not is_dense(array))
 
 

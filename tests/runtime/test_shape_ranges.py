@@ -395,7 +395,9 @@ def test_what_the_file_calls_by_a_sum_is_one(engine):
         model.run(decoder_arrays(rng, 2, 3, 5))
         with pytest.raises(gp.InvalidArgumentError, match="none for dimension 'p \\+ q', dimension 'p'"):
             model.predict_peak()
-    with gp.onnx.load(file, engine=engine, shapes={"b": 2, "q": 3, "p": (5, 6), "p + q": 8}) as model:
+    with pytest.raises(gp.InvalidShapeError, match="among the declared shapes: b = 2, q = 3, p = 6, p \\+ q = 8"):
+        gp.onnx.load(file, engine=engine, shapes={"b": 2, "q": 3, "p": (5, 6), "p + q": 8})
+    with gp.onnx.load(file, engine=engine, shapes={"b": 2, "q": 3, "p": 5, "p + q": 8}) as model:
         assert model.run(decoder_arrays(rng, 2, 3, 5))["y"].shape == (2, 3, 24)
 
 
