@@ -94,7 +94,7 @@ def top_k(
     Arguments: src, of a type of at least 8 bits, but no f8; indices (s64), values; both dense, with k in place of the
     axis. Of equal elements the first comes first. Tasks: lines.
 
-    Method: a heap of the k best so far, which are merged in order. Cost: O(n log k) a line, 32 k bytes of scratch.
+    Method: a heap of the k best so far, sorted by merging at the end. Cost: O(n log k) a line, 32 k bytes of scratch.
     """
     axis = normalise_axis(axis, len(shape))
     src = check_strides("src", shape, src_strides)
