@@ -142,7 +142,7 @@ def profile_ops(
     form = model.plain_form(given)
     found: dict[str, OpCost] = {}
     for count in sorted({1, threads}):
-        for measured in _measure(form, given, count, repeats):
+        for measured in _measure(form, given, threads, count, repeats):
             cost = found.setdefault(measured.signature, measured)
             cost.seconds.update(measured.seconds)
             step_costs().put(cost_key(measured.signature, count), measured.seconds[count])
@@ -157,13 +157,13 @@ def profile_ops(
     return OpProfile(tuple(found.values()))
 
 
-def _measure(form: ModelForm, inputs: Mapping[str, Any], threads: int, repeats: int) -> list[OpCost]:
-    """The median of every distinct step when all threads share each."""
+def _measure(form: ModelForm, inputs: Mapping[str, Any], threads: int, count: int, repeats: int) -> list[OpCost]:
+    """The median of every distinct step, whose tasks are made for `threads`, when so many of these share each."""
     steps: dict[str, list[TracedStep]] = {}
     with Engine(threads=threads) as engine:
         executable = Executable(form, engine)
         try:
-            recorded = _record(executable, inputs, threads, repeats)
+            recorded = _record(executable, inputs, count, repeats)
             recorded.name_ops(executable)
             for step in recorded.steps:
                 primitive = primitive_of(step.program)
@@ -175,7 +175,7 @@ def _measure(form: ModelForm, inputs: Mapping[str, Any], threads: int, repeats: 
     for signature, runs in steps.items():
         seconds = statistics.median([(step.end_ns - step.start_ns) / 1e9 for step in runs])
         ops = tuple(dict.fromkeys(step.op for step in runs if step.op))
-        found.append(OpCost(runs[-1].kind, runs[-1].name, signature, {threads: seconds}, ops))
+        found.append(OpCost(runs[-1].kind, runs[-1].name, signature, {count: seconds}, ops))
     return found
 
 
@@ -222,17 +222,21 @@ def _time_programs(
 
 
 def _record(executable: Executable, inputs: Mapping[str, Any], threads: int, repeats: int) -> Trace:
-    """A trace of warm runs that use all threads: whether that pays is what is asked."""
+    """A trace of warm runs on one thread, or that use all: whether that pays is what is asked."""
     programs = [compiled.program for compiled in executable.compiled if compiled.program is not None]
-    for program in programs:
-        if program.nthreads > 1:
-            program.trials = 0
-    executable.run(inputs)
-    # a thread takes a step in few tens of pieces, each a share of what is left
-    pieces = sum(min(call.ntasks, 64 * threads) for program in programs for call in program.calls)
-    with trace(capacity=max(1, repeats * pieces)) as recorded:
-        for _ in range(repeats):
-            executable.run(inputs)
+    shared = [program for program in programs if program.nthreads > 1]
+    for program in shared:
+        program.trials = 0 if threads > 1 else -1
+    try:
+        executable.run(inputs)
+        # a thread takes a step in few tens of pieces, each a share of what is left
+        pieces = sum(min(call.ntasks, 64 * threads) for program in programs for call in program.calls)
+        with trace(capacity=max(1, repeats * pieces)) as recorded:
+            for _ in range(repeats):
+                executable.run(inputs)
+    finally:
+        for program in shared:
+            program.trials = 0  # others run them too
     return recorded
 
 

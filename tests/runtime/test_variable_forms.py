@@ -31,6 +31,13 @@ def engine():
         yield engine
 
 
+@pytest.fixture(scope="module")
+def alone():
+    """Where several threads share them, products of sizes that do not vary may be divided into other tasks."""
+    with gp.Engine("cpu", threads=1) as engine:
+        yield engine
+
+
 @cache
 def node_cases():
     """Models of one node and their inputs, which are arrays all."""
@@ -123,9 +130,9 @@ def test_random_graphs(engine, part):
 
 
 @pytest.mark.parametrize(("name", "mode"), [*[(name, "strict") for name in MODELS], ("compressed", "int8")])
-def test_small_models(engine, name, mode):
+def test_small_models(alone, name, mode):
     case, rng = MODELS[name], np.random.default_rng(1)
-    with case.load(engine, fpmath=mode) as model:
+    with case.load(alone, fpmath=mode) as model:
         arrays = case.arrays({key: most for key, (_, most) in case.sizes.items()}, rng)
         others = [case.arrays(case.draw(rng), rng) for _ in range(30)] + [
             case.arrays(dict.fromkeys(case.sizes, k), rng) for k in (0, 1)
@@ -137,18 +144,18 @@ def test_small_models(engine, name, mode):
             assert comparison.counts[outcome] >= FEWEST_ALIKE.get(name, 20)
 
 
-def test_attention_does_not_ask_which_size_is_larger():
+def test_attention_does_not_ask_which_size_is_larger(alone):
     case, rng = MODELS["attention"], np.random.default_rng(3)
     sizes = [(12, 5, 30), (5, 12, 30), (30, 8, 5), (8, 30, 5), (40, 4, 9), (4, 50, 20)]
     given = [case.arrays(dict(zip("blp", found, strict=True)), rng) for found in [(3, 9, 20), *sizes]]
     shapes = [{name: array.shape for name, array in arrays.items()} for arrays in given[1:]]
-    with gp.Engine("cpu", threads=1) as alone, case.load(alone) as model, Comparison.of(model, given[0]) as comparison:
+    with case.load(alone) as model, Comparison.of(model, given[0]) as comparison:
         comparison.compare(shapes)
         assert comparison.counts == {"alike": len(sizes)}
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_images_of_few_channels_of_any_width_share_a_compilation(engine, stride):
+def test_images_of_few_channels_of_any_width_share_a_compilation(alone, stride):
     """Tasks of such convolutions are rows, or parts of rows where those are wide."""
     pads = {"pads": [1] * 4}
     nodes = (
@@ -162,7 +169,7 @@ def test_images_of_few_channels_of_any_width_share_a_compilation(engine, stride)
     constants = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}
     sizes = {"n": (2, 3), "h": (9, 40), "w": (20, 900)}
     case = DynamicModel(nodes, {"x": ("f", "n", 3, "h", "w")}, {"y": 4}, constants, sizes)
-    with case.load(engine) as model:
+    with case.load(alone) as model:
         shapes = [{"x": (2, 3, 16, width)} for width in (383, 384, 385, 767, 768, 769, 1537)]
         shapes += [{"x": case.arrays(case.draw(rng), rng)["x"].shape} for _ in range(12)]
         for first in (500, 300):
@@ -202,12 +209,12 @@ def test_attention_in_training(engine, direction, options):
 
 
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_transformer"])
-def test_models_of_the_demonstration(engine, name):
+def test_models_of_the_demonstration(alone, name):
     model = onnx.load(model_path(name))
     [port] = model.graph.input
     shape = [dim.dim_value for dim in port.type.tensor_type.shape.dim]
     port.type.tensor_type.shape.dim[0].dim_param = "batch"
     batches = [np.zeros([batch, *shape[1:]], np.float32) for batch in (64, 0, 1, 2, 5, 63, 65, 200)]
-    with gp.onnx.load(model, engine=engine) as loaded, Comparison.of(loaded, {port.name: batches[0]}) as comparison:
+    with gp.onnx.load(model, engine=alone) as loaded, Comparison.of(loaded, {port.name: batches[0]}) as comparison:
         comparison.compare([{port.name: batch.shape} for batch in batches])
         assert comparison.counts["alike"] >= 1

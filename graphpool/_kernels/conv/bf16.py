@@ -5,6 +5,7 @@ Kernels: ``bf16_conv_packed``, ``bf16_conv_pack`` and ``bf16_conv_unpack``; ``co
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass
@@ -15,7 +16,7 @@ from ..core.call import DTYPE_CODES, KernelCall
 from ..gemm.packed import TILE_ROWS
 from ..gemm.post_ops import NO_POST_OPS, PostOps
 from ..gemm.problem import choose, even_part
-from .blocks import ConvBlocks, reads_pixels_in_place
+from .blocks import ConvBlocks, reads_pixels_in_place, shared_rectangle
 from .problem import ConvProblem
 from .weights import ConvWeights, PanelFormat
 
@@ -66,10 +67,12 @@ class Bf16ConvFormat(PanelFormat):
             raise InvalidDataTypeError(explain("dtype of an image", accepted="bf16, f32", got=dtype), dtype=dtype)
         weights, window, post = self._weights, problem.window, post_ops.float_fields()
         dst, residual = problem.result_pixels(post_ops)
-        rows, cols = _rectangle(window, weights)
+        find_cols = partial(_col_block, problem.batch, window, weights)
+        rectangle = _rectangle(window, weights)
+        rows, cols = shared_rectangle(problem.batch, window, weights, rectangle, find_cols, problem.threads)
         blocks = ConvBlocks(
             problem.batch, window, weights, dst, residual, rows, cols,
-            _col_block(problem.batch, window, weights, rows, cols),
+            find_cols(rows, cols),
             is_direct=dtype == "bf16" and reads_pixels_in_place(window, weights), has_tile=post["tile_in_scratch"],
         )  # fmt: skip
         own = {name: post[name] for name in ("lo", "hi", "residual_arg", "tile_in_scratch")}

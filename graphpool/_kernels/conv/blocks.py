@@ -8,16 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import NamedTuple
+from graphpool._sizes import is_variable, largest
 
 from ..core.call import KernelCall, pack
-from ..gemm.packed import TILE_ROWS, has_amx, pairs_nbytes, tiles_nbytes
-from ..gemm.problem import aligned
+from ..gemm.packed import PANEL_ROWS, TILE_ROWS, has_amx, pairs_nbytes, tiles_nbytes
+from ..gemm.problem import aligned, shared_part
 from ..image.window import Window
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .weights import ConvWeights
 
-__all__ = ["ConvBlocks", "reads_pixels_in_place"]
+__all__ = ["ConvBlocks", "reads_pixels_in_place", "shared_rectangle"]
 
 
 def reads_pixels_in_place(window: Window, weights: ConvWeights) -> bool:
@@ -30,6 +33,28 @@ def reads_pixels_in_place(window: Window, weights: ConvWeights) -> bool:
         and not any(window.pads_begin)
         and all((n - 1) * s < m for n, s, m in zip(window.dst, window.strides, window.src, strict=True))
     )
+
+
+def shared_rectangle(
+    batch: int, window: Window, weights: ConvWeights, rectangle: tuple[int, int], find_cols: Callable[[int, int], int],
+    threads: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Rows and columns of a task: those given, or fewer rows (of one row, columns) where threads then end sooner.
+
+    `find_cols` tells the output channels of a task on a rectangle.
+    """
+    (_, height, width), (rows, cols) = window.dst, rectangle
+    images = batch * window.dst[0] * weights.groups
+
+    def tasks(rows: int, cols: int, lines: int) -> tuple[int, int]:
+        col_block = find_cols(rows, cols)
+        return images * lines * -(-weights.oc // col_block), col_block
+
+    if not is_variable(height) and height == 1:
+        cols = shared_part(threads, width, cols, lambda part: tasks(1, part, 1), PANEL_ROWS, TILE_ROWS, cols)
+        return rows, cols
+    lines, fixed = -(-width // cols), -(-PANEL_ROWS // largest(cols, 1))
+    return shared_part(threads, height, rows, lambda part: tasks(part, cols, lines), fixed, 1, rows), cols
 
 
 class ConvBlocks(NamedTuple):

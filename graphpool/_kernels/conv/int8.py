@@ -18,7 +18,7 @@ from ..gemm.post_ops import NO_POST_OPS, PostOps
 from ..gemm.problem import choose, even_part
 from ..gemm.requant import unsigned_zero_point
 from ..image.window import Window, merged_stride
-from .blocks import ConvBlocks, reads_pixels_in_place
+from .blocks import ConvBlocks, reads_pixels_in_place, shared_rectangle
 from .problem import ConvProblem
 from .weights import PanelFormat
 
@@ -78,8 +78,12 @@ class Int8ConvFormat(PanelFormat):
         is_direct = problem.src_dtype == "u8" and reads_pixels_in_place(window, weights)
         if is_direct:
             batch, window, dst, residual = _as_one_row(batch, window, dst, residual)
-        rows, cols = _rectangle(window)
-        col_block = weights.col_block(rows * cols, weights.worthwhile_parts(rows * cols, _LEAST_WORK))
+
+        def find_cols(rows: int, cols: int) -> int:
+            return weights.col_block(rows * cols, weights.worthwhile_parts(rows * cols, _LEAST_WORK))
+
+        rows, cols = shared_rectangle(batch, window, weights, _rectangle(window), find_cols, problem.threads)
+        col_block = find_cols(rows, cols)
         blocks = ConvBlocks(
             batch, window, weights, dst, residual, rows, cols, col_block, is_direct, has_tile=post["has_epilogue"]
         )

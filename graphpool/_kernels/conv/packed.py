@@ -16,9 +16,18 @@ from graphpool._sizes import Preference, is_variable, largest, least
 from graphpool.errors import UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
-from ..gemm.packed import MOST_ROWS, TILE_PANELS, TILE_ROWS, l2_nbytes, row_block, streams
+from ..gemm.packed import (
+    MOST_ROWS,
+    PANEL_ROWS,
+    TILE_PANELS,
+    TILE_ROWS,
+    l2_nbytes,
+    row_block,
+    share_cols,
+    streams,
+)
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..gemm.problem import aligned, choose, even_part
+from ..gemm.problem import aligned, choose, even_part, shared_part
 from ..image.window import Window
 from .problem import ConvProblem
 from .weights import ConvWeights, PanelFormat
@@ -111,7 +120,8 @@ class F32ConvFormat(PanelFormat):
         runs = _Runs.find(problem.batch, window, problem.result_images(post_ops), stage=stage)
         if post_ops.epilogue and runs.line < runs.pixels:
             post["tile_in_scratch"] = True  # an epilogue reads rows of one stride
-        return _build(window, weights, runs, post | {"stage": stage}, plain, post_ops.epilogue, self.isa)
+        post |= {"stage": stage}
+        return _build(window, weights, runs, post, plain, post_ops.epilogue, self.isa, problem.threads)
 
 
 @dataclass(frozen=True)
@@ -185,7 +195,7 @@ def has_lines(batch: int, spatial: Sequence[int], strides: Sequence[int]) -> boo
 
 def _build(
     window: Window, weights: ConvWeights, runs: _Runs, values: dict[str, float], plain: dict[str, Any] | None,
-    epilogue: bytes, isa: str | None,
+    epilogue: bytes, isa: str | None, threads: int,
 ) -> KernelCall:  # fmt: skip
     """Blocks, parts of scratch and parameter block of a problem."""
     ic, oc, groups, taps, stage = weights.ic, weights.oc, weights.groups, weights.runs, bool(values["stage"])
@@ -193,7 +203,7 @@ def _build(
     most_panels = TILE_PANELS if plain is None else _panels_at_once(pixels, weights)
     cols = most_panels * weights.panel
     if plain is None:
-        cols = weights.col_block(pixels, weights.worthwhile_parts(pixels, _LEAST_WORK))
+        pixels, cols = _share(window, weights, runs, pixels, threads, stage=stage)
     tap_block = taps if plain else _tap_block(pixels, weights)
     partial_offset = aligned(pixels * cols * 4) if values["tile_in_scratch"] else 0
     table_offset = partial_offset + (pixels * TILE_PANELS * weights.panel * 4 if tap_block < taps else 0)
@@ -235,6 +245,27 @@ def _pixel_block(window: Window, runs: _Runs, most: int, *, stage: bool) -> int:
     parts = largest(-(-window.dst[1] * width // _STAGED_PIXELS), 1)
     rows = largest(-(-window.dst[1] // parts), 1) * width
     return choose(width, _STAGED_PIXELS, rows, even_part(width, -(-width // _STAGED_PIXELS)))
+
+
+def _share(
+    window: Window, weights: ConvWeights, runs: _Runs, pixels: int, threads: int, *, stage: bool
+) -> tuple[int, int]:
+    """Pixels and columns of a task: as many pixels as given, or fewer where so many threads then end sooner."""
+
+    def find_cols(pixels: int) -> int:
+        return weights.col_block(pixels, weights.worthwhile_parts(pixels, _LEAST_WORK))
+
+    def tasks(pixels: int) -> tuple[int, int]:
+        cols = find_cols(pixels)
+        return runs.count * weights.groups * -(-weights.oc // cols), cols
+
+    line = largest(window.dst[2], 1) if stage else runs.line
+    unit = line if not is_variable(runs.pixels) and line < runs.pixels else TILE_ROWS
+    fixed = PANEL_ROWS + (line if stage else 0)  # two tasks both stage a row or so
+    pixels = shared_part(threads, runs.pixels, pixels, tasks, fixed, unit, pixels)
+    blocks = runs.count * weights.groups * -(-runs.pixels // pixels)
+    least_cols = weights.worthwhile_cols(pixels, _LEAST_WORK)
+    return pixels, share_cols(threads, weights.oc, find_cols(pixels), pixels, blocks, weights.panel, least_cols)
 
 
 def _tap_block(pixels: int, weights: ConvWeights) -> int:

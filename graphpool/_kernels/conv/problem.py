@@ -84,6 +84,7 @@ class ConvProblem:
     src_dtype: str
     zero_point: int
     is_transposed: bool
+    threads: int
 
     @classmethod
     def make(
@@ -101,6 +102,7 @@ class ConvProblem:
         output_padding: Sequence[int] | None = None,
         src_dtype: str = "f32",
         zero_point: int = 0,
+        threads: int = 1,
     ) -> ConvProblem:
         """Check the sizes of a convolution (a cross-correlation, as in every framework).
 
@@ -118,6 +120,9 @@ class ConvProblem:
             Ones, and zeros. The last one: results behind the last of a transposed convolution.
         src_dtype, zero_point
             Of the image: what the format of the weights takes. The zero point of 8 bits is what lies in the padding.
+        threads : int, default=1
+            That will share the convolution: tasks are made smaller where these then end sooner. Results do not depend
+            on it.
 
         Raises
         ------
@@ -132,7 +137,7 @@ class ConvProblem:
             output_padding=output_padding,
         )  # fmt: skip
         sides = tuple(src_strides), tuple(dst_strides)
-        return cls(batch, shape, window, *sides, src_dtype, zero_point, transposed)
+        return cls(batch, shape, window, *sides, src_dtype, zero_point, transposed, threads)
 
     def src_image(self) -> tuple[int, int, int, int]:
         """Strides of images and of three spatial axes of src, whose channels must be contiguous. Unit: elements."""

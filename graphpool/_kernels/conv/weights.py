@@ -93,8 +93,12 @@ class ConvWeights(NamedTuple):
 
     def worthwhile_parts(self, pixels: int, least_work: int) -> int:
         """Parts of the columns that are each, by so many pixels, a task of at least that many multiply-adds."""
+        return self.oc // self.worthwhile_cols(pixels, least_work)
+
+    def worthwhile_cols(self, pixels: int, least_work: int) -> int:
+        """Columns that are, by so many pixels, a task of at least that many multiply-adds."""
         work = pixels * self.runs * self.words * self.depth
-        return self.oc // largest(-(-least_work // largest(work, 1)), 1)
+        return largest(-(-least_work // largest(work, 1)), 1)
 
     def col_block(self, pixels: int, parts: int) -> int:
         """Columns of a task on so many pixels: whole units, in about that many even parts."""

@@ -15,9 +15,9 @@ from graphpool._sizes import Preference
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
-from ..gemm.packed import PackedFormat, l2_nbytes
+from ..gemm.packed import PANEL_ROWS, PackedFormat, l2_nbytes
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..gemm.problem import aligned, even_part
+from ..gemm.problem import aligned, even_part, shared_part
 from .problem import ConvFormat, ConvProblem, check_weight_strides
 
 if TYPE_CHECKING:
@@ -133,16 +133,19 @@ class WinogradFormat(ConvFormat):
             "out": window.dst[1:], "pad": window.pads_begin[1:], "pitch": self._matrices.pitch // 4,
         }  # fmt: skip
         tiles = _count_tiles(self.tile, problem.batch, window.dst[1:])
-        return _build(self.tile, tiles, self._matrices, values, post_ops.epilogue, self.isa)
+        return _build(self.tile, tiles, self._matrices, values, post_ops.epilogue, self.isa, problem.threads)
 
 
 def _build(
-    tile: int, tiles: int, matrices: PackedFormat, values: dict[str, object], epilogue: bytes, isa: str | None
-) -> KernelCall:
+    tile: int, tiles: int, matrices: PackedFormat, values: dict[str, object], epilogue: bytes, isa: str | None,
+    threads: int,
+) -> KernelCall:  # fmt: skip
     """Blocks, parts of scratch and parameter block of a problem."""
     products = _products(tile)
     ic, oc, step = matrices.k, matrices.n, 2 * matrices.panel
-    block, cols = _tile_block(tiles, products, ic, step), max(_COLS // step, 1) * step
+    cols = max(_COLS // step, 1) * step
+    block = _tile_block(tiles, products, ic, step)
+    block = shared_part(threads, tiles, block, lambda _: (-(-oc // cols), cols), PANEL_ROWS, 1, block)
     acc_offset = aligned(products * block * ic * 4)
     zeros_offset = acc_offset + products * block * step * 4
     tile_offset = zeros_offset + aligned(ic * 4)

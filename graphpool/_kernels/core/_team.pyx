@@ -47,7 +47,9 @@ MAX_THREADS = 1024
 
 # About what waking a sleeper takes here (28 us), so that no wait costs much more than twice the best one (Karlin et
 # al., 1991). Threads beyond the processors look 16 times and sleep: one that spins keeps away whom it waits for.
-cdef int64_t SPIN_NS = 20_000
+#
+# With more threads there are more sleepers to wake, one behind the other.
+cdef int64_t SPIN_NS = 10_000
 
 
 cdef class Team:
@@ -72,7 +74,7 @@ cdef class Team:
         if self.team == NULL:
             raise MemoryError()
         self.nthreads = nthreads
-        gp_team_init(self.team, nthreads, SPIN_NS if nthreads <= _processors() else 0)
+        gp_team_init(self.team, nthreads, SPIN_NS * nthreads if nthreads <= _processors() else 0)
         reset_in_child(self)
 
     def __dealloc__(self):

@@ -24,7 +24,7 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, Invalid
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
 from .post_ops import NO_POST_OPS, PostOps
-from .problem import MOST_BATCH_AXES, aligned, choose, even_part
+from .problem import MOST_BATCH_AXES, aligned, choose, even_part, shared_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,6 +66,9 @@ _MAX_S8_K = 2**15
 MOST_ROWS, _MOST_AMX_ROWS = 96, 256
 """Rows of a task, without and with tiles, which are faster: enough to hide that a panel comes from L3, few enough to
 share a product among many threads."""
+
+PANEL_ROWS = 12
+"""Rows whose products take about the time in which a panel comes from L3, where many threads share that."""
 
 _FEW_ROWS, _LONG_WORDS, _NEAR_WORDS = 16, 511, 64
 """Panels come to L1 in parts where there are at most so many rows and more words: in parts of so many, of which two
@@ -314,7 +317,7 @@ class PackedFormat(MatrixFormat):
             "a_zero": problem.zero_point + (128 if problem.a_dtype == "s8" else 0),
             "has_one_scale": one_scale, "has_one_zero": one_zero,
         }  # fmt: skip
-        return _build(folded, self, values, post_ops.epilogue)
+        return _build(folded, self, values, post_ops.epilogue, problem.threads)
 
 
 def _check_types(weights: PackedFormat, problem: MatmulProblem) -> None:
@@ -331,13 +334,26 @@ def _check_types(weights: PackedFormat, problem: MatmulProblem) -> None:
         raise InvalidArgumentError(explain(f"zero point beside {dtype} weights", accepted="0", got=problem.zero_point))
 
 
-def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: bytes) -> KernelCall:
+def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: bytes, threads: int) -> KernelCall:
     """Blocks, parts of scratch and parameter block of a problem."""
     part_words, n, k, panel, dtype = values["part_words"], weights.n, weights.k, weights.panel, weights.dtype
     is_tiled = has_amx(weights.isa) and dtype != "f32"
-    rows = row_block(p.m, _MOST_AMX_ROWS, 2 * _AMX_ROWS) if is_tiled else row_block(p.m)
+    rows, unit = row_block(p.m), TILE_ROWS
+    if is_tiled:
+        unit = 2 * _AMX_ROWS
+        rows = row_block(p.m, _MOST_AMX_ROWS, unit)
+
+    def find_cols(rows: int) -> int:
+        return _col_block(n, k, rows, p.matrices * -(-p.m // rows), panel, dtype != "f32", bool(epilogue))
+
+    def tasks(rows: int) -> tuple[int, int]:
+        cols = find_cols(rows)
+        return p.matrices * -(-n // cols) * values["parts"], cols
+
+    rows = shared_part(threads, p.m, rows, tasks, PANEL_ROWS, unit, rows)
     row_blocks = p.matrices * -(-p.m // rows)
-    cols = _col_block(n, k, rows, row_blocks, panel, dtype != "f32", bool(epilogue))
+    least_cols, others = worthwhile_cols(rows, k), row_blocks * values["parts"]
+    cols = share_cols(threads, n, find_cols(rows), rows, others, panel, least_cols, converts=dtype != "f32")
     word_block = _word_block(rows, part_words, panel, is_tiled)
     partial_offset = aligned(rows * cols * 4) if values["tile_in_scratch"] else 0
     partial_rows = -(-rows // _AMX_ROWS) * _AMX_ROWS if is_tiled else rows
@@ -387,6 +403,19 @@ def _col_block(n: int, k: int, rows: int, others: int, panel: int, converts: boo
     if has_epilogue:
         cols = largest(cols, choose(others * (n // _WIDE), 15, 1, _WIDE))
     return even_part(n, n // cols, unit)
+
+
+def share_cols(
+    threads: int, n: int, cols: int, rows: int, others: int, panel: int, least_cols: int, *, converts: bool = False
+) -> int:
+    """Columns of a task: `cols`, or other whole panels with which so many threads end sooner.
+
+    `others` are the tasks that have the same columns, `least_cols` those that are worth handing out: half of them may
+    do. Where a tile reads four panels at once, fewer come slower; converting A takes the time of some columns.
+    """
+    fixed = panel if converts else panel * (streams(rows) - 2) // 2
+    unit = even_part(largest(least_cols // 2, 1), 1, 2 * panel if converts else panel)
+    return shared_part(threads, n, cols, lambda _: (others, 1), fixed, unit, 2 * cols)
 
 
 def k_parts(m: int, n: int, k: int, dtype: str = "f32", isa: str | None = None) -> int:

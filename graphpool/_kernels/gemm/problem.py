@@ -10,13 +10,16 @@ from graphpool._sizes import is_variable, largest, least
 from graphpool.errors import InvalidShapeError, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .post_ops import PostOps
 
-__all__ = ["MOST_BATCH_AXES", "Folded", "MatmulProblem", "aligned", "choose", "even_part"]
+__all__ = ["MOST_BATCH_AXES", "Folded", "MatmulProblem", "aligned", "choose", "even_part", "shared_part"]
 
 MOST_BATCH_AXES = 10
+
+_ROUNDS = 1, 2, 4
+"""Tasks of a thread that are tried when work is shared."""
 
 
 def aligned(nbytes: int) -> int:
@@ -34,6 +37,31 @@ def choose(x: int, most: int, small: int, large: int) -> int:
     if not is_variable(x) and not is_variable(most):
         return small if x <= most else large
     return large + largest(least(most + 1 - x, 1), 0) * (small - large)
+
+
+def shared_part(
+    threads: int, extent: int, part: int, tasks: Callable[[int], tuple[int, int]], fixed: int, unit: int, most: int
+) -> int:
+    """What a task takes of an extent: `part`, or other whole units, `most` at most, with which threads end sooner.
+
+    `tasks` says of a part of some size how many tasks work on it, and how wide each is: a task takes the time of its
+    part and of `fixed` more, times its width. Where sizes vary it stays `part`: which is best would be a decision that
+    every compilation for them rests on.
+    """
+    count, width = tasks(part)
+    if threads == 1 or any(map(is_variable, (extent, part, count, width, fixed, unit))):
+        return part
+
+    def time(size: int) -> int:
+        count, width = tasks(size)
+        return -(-(-(-extent // size) * count) // threads) * (size + fixed) * width
+
+    best = part
+    for rounds in _ROUNDS:
+        other = even_part(extent, rounds * threads // max(count, 1), unit)
+        if other <= most and 10 * time(other) < 9 * time(best):
+            best = other
+    return best
 
 
 @dataclass(frozen=True)
@@ -56,6 +84,8 @@ class MatmulProblem:
         Of a: what the kernel takes.
     zero_point : int, default=0
         Of a with 8 bits.
+    threads : int, default=1
+        That will share the product: tasks are made smaller where these then end sooner. Results do not depend on it.
 
     Raises
     ------
@@ -71,6 +101,7 @@ class MatmulProblem:
     c_strides: Sequence[int]
     a_dtype: str = "f32"
     zero_point: int = 0
+    threads: int = 1
 
     def __post_init__(self) -> None:
         ndim, sizes = len(self.batch_shape), (*self.batch_shape, self.m, self.n, self.k)

@@ -333,7 +333,7 @@ def relowering(
 
     @functools.cache
     def relower(merges: tuple[tuple[int, ...], ...]) -> Lowering:
-        return lower(ops, inputs, outputs, prefer, fpmath, merges, appends)
+        return lower(ops, inputs, outputs, prefer, fpmath, merges, appends, threads)
 
     return Relowering(relower, ops, (len(inputs), len(outputs)), threads)
 
@@ -346,10 +346,11 @@ def lower(
     fpmath: str = "strict",
     merges: Collection[tuple[int, ...]] = (),
     appends: Mapping[int, int] | None = None,
+    threads: int = 1,
 ) -> Lowering:
     """The steps of a partition; each of `merges` names the convolutions of one image that one call computes.
 
-    Each input in `appends` lies at the beginning of the output there.
+    Each input in `appends` lies at the beginning of the output there. `threads` share each step.
     """
     results = {tensor.id for tensor in outputs}
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
@@ -360,7 +361,7 @@ def lower(
     constants = frozenset(tensor.id for tensor in inputs if tensor.property is PropertyType.CONSTANT)
     groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
-    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath, appends)
+    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath, appends, threads)
     lowering.kinds = {op.id: op.kind for op in ops}
     fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, groups)}
     lowering.horizontal_fusions = tuple(fusions)

@@ -40,6 +40,8 @@ class Lowering(Emitter):
         Of the graph.
     appends : mapping of int to int, optional
         Ids of outputs by those of inputs that lie at their beginning, in the same memory.
+    threads : int, default=1
+        That share each step.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class Lowering(Emitter):
         prefer: str = "memory",
         fpmath: str = "strict",
         appends: Mapping[int, int] | None = None,
+        threads: int = 1,
     ) -> None:
         first_output = FIRST_EXTERNAL + len(inputs)
         super().__init__(first_output + len(outputs))
         self.prefer = prefer
         self.fpmath = fpmath
+        self.threads = threads
         self.shapes = shapes
         self.dtypes = dtypes
         self.kinds: dict[int, str] = {}  # by op id, after all rewrites

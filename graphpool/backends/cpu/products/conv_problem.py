@@ -113,6 +113,7 @@ class ConvSite(Site):
             pads_end=end,
             src_dtype=source.dtype.value,
             zero_point=zero_point,
+            threads=self.lowering.threads,
         )
 
     def image_problem(self, image: Mapping[str, Any], kernel: Sequence[int]) -> ConvProblem:

@@ -143,7 +143,7 @@ def _emit(site: MatmulSite, product: Product, weights: PackedWeights[PackedForma
     residual_strides = dense_strides(product.shape)[:-1]
     tail = int8_tail(site, weights, None, place, fused, residual_strides=residual_strides, needs_scratch=rows is None)
     call = weights.format.matmul(
-        product.problem(rows, weights.zero_point),
+        product.problem(rows, weights.zero_point, threads=site.lowering.threads),
         tail.post_ops,
         weight_strides=_matrix_strides(product),
         one_scale=fused is None or scales_of(site.group.dequantized).size == 1,

@@ -93,7 +93,8 @@ def _emit(site: MatmulSite, weights: PackedWeights[PackedFormat]) -> Value:
     parts = k_parts(prod(shape[:-1]), product.n, product.k, weights.format.dtype)
     if parts > 1:
         sums = lowering.temporary((parts, *epilogue.place.shape))
-        lowering.emit(weights.format.matmul(product.problem(), parts=parts), [product.a, weights.panels, sums])
+        call = weights.format.matmul(product.problem(threads=lowering.threads), parts=parts)
+        lowering.emit(call, [product.a, weights.panels, sums])
         emit_sum_of_parts(lowering, site.group, sums, site.bias, epilogue.place, epilogue.name)
         return epilogue.place
     own = epilogue.strides_in(shape)
@@ -102,7 +103,7 @@ def _emit(site: MatmulSite, weights: PackedWeights[PackedFormat]) -> Value:
         tail = epilogue.tail(needs_scratch=own is None)
     else:
         tail = fused.tail(epilogue.place, site.group.ops, dense_strides(shape)[:-1])
-    call = weights.format.matmul(product.problem(own), tail.post_ops)
+    call = weights.format.matmul(product.problem(own, threads=lowering.threads), tail.post_ops)
     lowering.emit(call, [product.a, weights.panels, *tail.args], tail.name)
     return epilogue.place
 

@@ -67,11 +67,11 @@ class Product:
         """Whether b is one matrix for the whole batch, and nothing is empty."""
         return not any(self.b_strides[:-2]) and 0 not in (*self.batch, self.m, self.n, self.k)
 
-    def problem(self, strides: Sequence[int] | None = None, zero_point: int = 0) -> MatmulProblem:
+    def problem(self, strides: Sequence[int] | None = None, zero_point: int = 0, *, threads: int = 1) -> MatmulProblem:
         """What the product asks of its kernel; `strides` are those of the result, dense by default. Unit: elements."""
         c_strides = (strides or dense_strides(self.shape))[:-1]
         dtype = self.a.dtype.value
-        return MatmulProblem(self.batch, self.m, self.n, self.k, self.a_strides, c_strides, dtype, zero_point)
+        return MatmulProblem(self.batch, self.m, self.n, self.k, self.a_strides, c_strides, dtype, zero_point, threads)
 
 
 def as_matrix(value: Value, *, transpose: bool, is_left: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -258,6 +258,7 @@ def _emit_calls(site: ConvSite, weights: PackedWeights[Phases], fused: FusedPost
             dst_strides=pick(written.strides, axes),
             pads_begin=[max(part.begin, 0) for part in phase],
             pads_end=[max(part.end, 0) for part in phase],
+            threads=lowering.threads,
         )
         tail = replace(fused, residual=added).tail(written, (), None if added is None else pick(added.strides, axes))
         call = weights_format.convolution(problem, tail.post_ops)

@@ -33,13 +33,15 @@ def norm(b, x):
     return b.op("BatchNormInference", x, *params, epsilon=0.1, data_format="NCX")
 
 
-def lowered(build, merge):
+def lowered(build, merge, threads=1):
     builder = GraphBuilder()
     build(builder)
     whole = builder.graph.merge_partitions(builder.finish())
     outputs = [lt.replace(shape=builder.graph_shape(lt)) for lt in whole.output_ports]
-    plain = lower(whole.ops, whole.input_ports, outputs)
-    return lower(whole.ops, whole.input_ports, outputs, merges=plain.horizontal_fusions) if merge else plain
+    plain = lower(whole.ops, whole.input_ports, outputs, threads=threads)
+    if not merge:
+        return plain
+    return lower(whole.ops, whole.input_ports, outputs, merges=plain.horizontal_fusions, threads=threads)
 
 
 def teach(plain, joint, most_threads, *, gain):
@@ -55,7 +57,8 @@ def teach(plain, joint, most_threads, *, gain):
 def run(build, engine, gain=None, rng=None, **options):
     """The outputs of the whole graph, and the names of its steps, after its fusions were measured."""
     if gain is not None:
-        teach(lowered(build, merge=False), lowered(build, merge=True), engine.threads, gain=gain)
+        plain, joint = (lowered(build, merge, engine.threads) for merge in (False, True))
+        teach(plain, joint, engine.threads, gain=gain)
     builder = GraphBuilder()
     build(builder)
     whole = builder.graph.merge_partitions(builder.finish())

@@ -1,0 +1,113 @@
+"""Products whose tasks are made for a number of threads: other tasks, the same bits."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from graphpool._kernels.conv.bf16 import Bf16ConvFormat
+from graphpool._kernels.conv.int8 import Int8ConvFormat
+from graphpool._kernels.conv.packed import F32ConvFormat
+from graphpool._kernels.conv.problem import ConvProblem, ConvShape
+from graphpool._kernels.conv.winograd import WinogradFormat
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.gemm.packed import PackedFormat
+from graphpool._kernels.gemm.problem import MatmulProblem, shared_part
+from graphpool.typing import dense_strides
+
+THREADS = 1, 2, 3, 16, 64
+NUMPY = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "s8": np.int8, "u8": np.uint8}
+
+CONVOLUTIONS = {  # format, type of the source, batch, ic, oc, kernel, height and width
+    "few pixels": (F32ConvFormat, "f32", 1, 96, 160, (1, 1), (7, 7)),
+    "few columns": (F32ConvFormat, "f32", 1, 40, 33, (3, 3), (20, 19)),
+    "staged": (F32ConvFormat, "f32", 1, 3, 24, (3, 3), (40, 41)),
+    "one row": (F32ConvFormat, "f32", 3, 32, 48, (5,), (150,)),
+    "tiles": (WinogradFormat, "f32", 1, 32, 64, (3, 3), (30, 30)),
+    "bf16": (Bf16ConvFormat, "bf16", 1, 64, 48, (3, 3), (14, 14)),
+    "bytes": (Int8ConvFormat, "u8", 1, 64, 96, (3, 3), (14, 15)),
+    "bytes in place": (Int8ConvFormat, "u8", 2, 64, 96, (1, 1), (14, 15)),
+}
+PRODUCTS = {  # type of the weights, rows, columns, k
+    "f32": ("f32", 128, 768, 64),
+    "one row": ("f32", 1, 768, 900),
+    "few columns": ("f32", 200, 40, 256),
+    "bf16": ("bf16", 260, 300, 64),
+    "s8": ("s8", 260, 300, 64),
+}
+
+
+def numbers(shape, dtype):
+    rng = np.random.default_rng(math.prod(shape))
+    if dtype in ("s8", "u8"):
+        return rng.integers(0, 127, shape).astype(NUMPY[dtype])
+    return rng.standard_normal(shape).astype(NUMPY[dtype])
+
+
+def results(build, arguments, shape):
+    """Tasks and bits for every number of threads."""
+    ntasks, bits = [], set()
+    for threads in THREADS:
+        call, dst = build(threads), np.full(shape, np.nan, np.float32)
+        assert call(*arguments, dst) == 0
+        ntasks.append(call.ntasks)
+        bits.add(dst.tobytes())
+    return ntasks, bits
+
+
+@pytest.mark.parametrize("isa", _dispatch.isas())
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolutions_give_the_same_bits(case, isa):
+    kind, dtype, batch, ic, oc, kernel, spatial = CONVOLUTIONS[case]
+    weights = kind(ConvShape(ic, oc, kernel), isa=isa)
+    w = numbers((oc, ic, *kernel), "s8" if dtype == "u8" else "f32")
+    panels = np.zeros(weights.nbytes, np.uint8)
+    weights.pack((0, *dense_strides(w.shape)))(w, panels)
+    pads = [size // 2 for size in kernel]
+    image = [(batch, *spatial, channels) for channels in (ic, oc)]
+    strides = [(s[0], s[-1], *s[1:-1]) for s in map(dense_strides, image)]
+    scales = [np.full(oc, 0.01, np.float32)] if dtype == "u8" else []
+
+    def build(threads):
+        return weights.convolution(
+            ConvProblem.make(
+                batch, weights.shape, spatial, src_strides=strides[0], dst_strides=strides[1], pads_begin=pads,
+                pads_end=pads, src_dtype=dtype, threads=threads,
+            )
+        )  # fmt: skip
+
+    ntasks, bits = results(build, [numbers(image[0], dtype), panels, *scales], image[1])
+    assert len(bits) == 1
+    assert ntasks[-1] > ntasks[0]
+
+
+@pytest.mark.parametrize("isa", _dispatch.isas())
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_products_give_the_same_bits(case, isa):
+    dtype, m, n, k = PRODUCTS[case]
+    weights = PackedFormat(k, n, dtype, isa=isa)
+    b = numbers((k, n), dtype)
+    panels = np.zeros(weights.nbytes, np.uint8)
+    weights.pack((n, 1))(b, panels)
+    a_dtype = "u8" if dtype == "s8" else dtype
+    scales = [np.full(n, 0.01, np.float32)] if dtype == "s8" else []
+
+    def build(threads):
+        return weights.matmul(MatmulProblem((), m, n, k, (k, 1), (n,), a_dtype, threads=threads))
+
+    ntasks, bits = results(build, [numbers((m, k), a_dtype), panels, *scales], (m, n))
+    assert len(bits) == 1
+    assert ntasks[-1] > ntasks[0]
+
+
+def test_shared_part():
+    def one_task(_):
+        return 1, 1
+
+    assert shared_part(1, 90, 90, one_task, 0, 6, 90) == 90
+    assert shared_part(4, 96, 96, one_task, 0, 6, 96) == 24
+    assert shared_part(4, 96, 96, lambda _: (4, 1), 0, 6, 96) == 96, "all threads have as much"
+    assert shared_part(4, 96, 96, one_task, 10**6, 6, 96) == 96, "what a task takes anyway is all"
+    assert shared_part(4, 72, 12, one_task, 0, 6, 72) == 18, "six tasks would take two rounds"
+    assert shared_part(4, 72, 12, one_task, 0, 6, 12) == 6
