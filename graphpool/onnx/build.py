@@ -409,8 +409,8 @@ class NodeView:
     def broadcast(self, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
         """The shape to which both broadcast."""
         shape = broadcast_shapes(a, b)
-        if isinstance(shape, int):
-            self.refuse("shapes that do not broadcast")
+        self.check(not isinstance(shape, int), "shapes", "those that broadcast", f"{tuple(a)} and {tuple(b)}")
+        assert not isinstance(shape, int)  # checked
         return shape
 
     def count(self, number: int, dtype: DataType = DataType.S64) -> Value:

@@ -13,7 +13,7 @@ from graphpool._sizes import Preference, is_variable
 from graphpool.graph.shapes import are_equal
 from graphpool.typing import DataType
 
-from .build import NotConvertible, Value, require
+from .build import InvalidNode, NotConvertible, Value, require
 from .node import Node, make_node, names_read, needed
 from .proto import TensorProto, as_onnx
 from .sequences import items_of
@@ -158,7 +158,10 @@ def take_branch(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Pa
             require(count <= _FEW_READ, "branches that read many numbers")
     require(condition.is_plain and prod(condition.shape) == 1, "a condition that is no number")
     number = _reshaped(walk.builder, condition, ())
-    pairs = zip(node.output, results(1), results(0), strict=True)
+    try:
+        pairs = list(zip(node.output, results(1), results(0), strict=True))
+    except InvalidNode as error:  # of a branch that may never be taken
+        raise NotConvertible(str(error)) from error
     return [_select(walk, name, number, one, other) for name, one, other in pairs]
 
 

@@ -16,7 +16,7 @@ from graphpool._dataclasses import dataclass, replace
 from graphpool._size_bounds import SizeBounds
 from graphpool._size_program import SizeProgram
 from graphpool._sizes import Trace, hint_of, is_variable, key_of
-from graphpool.errors import GraphpoolError, LimitError
+from graphpool.errors import GraphpoolError, InvalidShapeError, LimitError, explain
 from graphpool.graph.shapes import are_equal
 from graphpool.runtime.branches import Branch, Branches
 from graphpool.runtime.loop import Loop, LoopPorts, Row
@@ -24,7 +24,7 @@ from graphpool.runtime.model import Model
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
-from .build import DataDependent, NotConvertible, Value, require
+from .build import DataDependent, InvalidNode, NotConvertible, Value, require
 from .data_dependent import OuterValues, Reads, SizeItems, size_name
 from .inline import goes_on, hands_on, present, unroll_loop, unroll_scan
 from .node import names_read
@@ -199,15 +199,27 @@ def _dims(shape: Sequence[Any]) -> tuple[int | str, ...]:
 
 
 def branches(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
-    """If: a model for each branch, of which a run takes one."""
+    """If: a model for each branch, of which a run takes one, so that one may be invalid."""
     condition = present(inputs[0])
+    require(not condition.is_known, "")  # why the branch that is taken was not written out is what counts
     require(condition.is_plain, "a condition that is no tensor")
     graphs = [node.attrs["else_branch"], node.attrs["then_branch"]]
     inner = [Inner(walk, node, graph, (*path, number), [], {}, {}) for number, graph in enumerate(graphs)]
-    found, natives = zip(*(each.rehearse(walk, []) for each in inner), strict=True)
+    found: list[tuple[list[Value], bool]] = []
+    errors: list[InvalidShapeError] = []
+    for each in inner:
+        try:
+            found.append(each.rehearse(walk, []))
+        except InvalidShapeError as error:
+            errors.append(error)
+    if not found:
+        message = explain(f"both branches of node {node.label!r} (If)", got=str(errors[-1]))
+        raise InvalidNode(message, **errors[-1].fields) from errors[-1]
     elem_types = [max(pair) for pair in zip(*[graph.elem_types for graph in graphs], strict=True)]
-    sides = [list(map(_given, side, elem_types)) for side in found]
-    given = [one.joined(other) for one, other in zip(*sides, strict=True)]
+    first_side, *other_side = [list(map(_given, side, elem_types)) for side, _ in found]
+    given = [one.joined(other) for side in other_side for one, other in zip(first_side, side, strict=True)]
+    if not other_side:  # what the other branch gives is not known
+        given = [Given(one.dtype, None, False) for one in first_side]
     reads = Reads()
     first = reads.place(condition)
     places = [[reads.place(value) for value in each.outer.read] for each in inner]
@@ -217,7 +229,8 @@ def branches(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path)
     ]
     makers = [each.open([], list(dict.fromkeys(graph.outputs))) for each, graph in zip(inner, graphs, strict=True)]
     results = [known.value(walk) for known in given]
-    walk.add_inner(node, Branches(node.label, first, parts, makers), reads.values, results, all(natives))
+    is_native = all(is_native for _, is_native in found)
+    walk.add_inner(node, Branches(node.label, first, parts, makers), reads.values, results, is_native)
     return results
 
 

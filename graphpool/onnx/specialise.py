@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import replace
+from graphpool.errors import InvalidShapeError
 from graphpool.runtime.constant_part import check_files, drop_pages
 from graphpool.runtime.model_port import ModelPort
 from graphpool.runtime.stored_forms import ModelHead
@@ -20,7 +21,7 @@ from graphpool.typing import DataType
 
 from .arrays import make_attribute
 from .boundary import Boundary
-from .build import Value, static_id
+from .build import InvalidNode, Value, static_id
 from .encoders import with_table
 from .experts import EXPERT_OPS, with_branches
 from .fold import fold_constants, is_kept
@@ -229,7 +230,10 @@ class Specialiser:
         """
         check_files(self.constants.values())
         with Boundary("specialised", f"model {self.source.name!r}"):
-            form = Walk(self, shapes, contents).form()
+            try:
+                form = Walk(self, shapes, contents).form()
+            except InvalidNode as error:
+                raise InvalidShapeError(str(error), **error.fields) from error
         if self._outer is None:
             self._drop_pages()
         return form

@@ -49,7 +49,7 @@ from .table_places import check_places, pass_span_on
 from .types import data_type, least_shape, make_type, static_shape, tensor_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphpool.graph import LogicalTensor
     from graphpool.runtime.inner_models import InnerModels
@@ -176,6 +176,11 @@ class Walk:
             return self.scope.values[name]
         except KeyError:
             raise InvalidGraphError(explain(f"nothing gives {name!r}", accepted="a name of the model")) from None
+
+    @property
+    def _surely_runs(self) -> bool:
+        """Whether each run comes to what is walked now: what is wrong with it is wrong with the model."""
+        return self._always_runs and not self._is_expanding
 
     def count(self, nnodes: int, node: Node) -> None:
         """Count nodes that are walked, those of iterations and of functions included, attempts that fail too."""
@@ -384,7 +389,7 @@ class Walk:
         try:
             found: list[Value] | None = self.attempt(lambda: self._converted(node, inputs, opset, used))
         except Exception:
-            self._infer(node, inputs, {}, node.label)  # which knows what is wrong with most nodes, and says it
+            self._infer(node, inputs, {}, node.label, hint_of)  # which knows what is wrong with most nodes, and says it
             raise
         return found
 
@@ -450,10 +455,10 @@ class Walk:
         if self._is_expanding:
             raise NotConvertible(f"{node.op_type} of its definition: {reason}")
         misfit = self._misfit if node.op_type in _STRICT and node.domain in ("", "ai.onnx") else None
-        results = self._infer(node, inputs, captured, label)
+        results = self._infer(node, inputs, captured, label, int if misfit is None else hint_of)
         if misfit is not None:
             message = explain(f"node {label!r} ({node.op_type})", got=str(misfit))
-            raise InvalidNode(message, node=label) from misfit
+            raise InvalidNode(message, node=label, **misfit.fields) from misfit
         need = needs_host(node, inputs, results)
         reason = need or reason
         if host == "none" or (host == "objects" and not need):
@@ -477,13 +482,23 @@ class Walk:
         self._host[op_id], self._fallbacks[op_id] = function, Fallback(label, node.op_type, reason)
         return results
 
-    def _infer(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value], label: str) -> list[Value]:
-        """Outputs with types and shapes as ONNX infers them; those that it cannot infer are Python objects."""
+    def _infer(
+        self,
+        node: Node,
+        inputs: list[Value | None],
+        captured: Mapping[str, Value],
+        label: str,
+        number_of: Callable[[Any], int] = int,
+    ) -> list[Value]:
+        """Outputs with types and shapes as ONNX infers them; those that it cannot infer are Python objects.
+
+        What it infers of numbers holds for these alone, which `number_of` notes.
+        """
         named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
         values = {name: value for name, value in named.items() if value is not None}
         try:
             is_pinned = not _agree(values.values())
-            found = infer_types(self._source, node, values, self._sizes, int if is_pinned else None)
+            found = infer_types(self._source, node, values, self._sizes, number_of if is_pinned else None)
             tensors = [type_ for type_ in found.values() if type_.HasField("tensor_type")]
             are_sized = all(
                 value.is_known or value.is_plain or self._is_static(value.type) for value in values.values()
@@ -492,12 +507,13 @@ class Walk:
                 numbered = infer_types(self._source, node, values, self._sizes, hint_of)
                 tensors = [type_ for type_ in numbered.values() if type_.HasField("tensor_type")]
                 if all(map(self._is_static, tensors)):  # else plain numbers do not help
-                    found = infer_types(self._source, node, values, self._sizes, int)
+                    found = infer_types(self._source, node, values, self._sizes, number_of)
             return [self._host_output(found.get(name)) if name else Value() for name in node.output]
         except (InferenceError, InvalidShapeError) as error:
-            raise InvalidShapeError(
-                explain(f"node {label!r} ({node.op_type})", got=str(error).strip().splitlines()[-1]), node=label
-            ) from error
+            shapes = ", ".join([str(tuple(map(hint_of, v.shape))) for v in inputs if v is not None and v.is_plain])
+            got = f"{str(error).strip().splitlines()[-1]}, of inputs of shapes {shapes}"
+            message = explain(f"node {label!r} ({node.op_type})", got=got)
+            raise (InvalidNode if self._surely_runs else InvalidShapeError)(message, node=label) from error
 
     def empty_outputs(self, node: Node, inputs: Sequence[Value | None], nstates: int) -> list[Value]:
         """Rows of a loop without trips, behind its states; sizes that only a trip tells are 0, as in ONNX Runtime."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphpool._dataclasses import NamedTuple
 from graphpool._size_program import SizeProgram
-from graphpool._sizes import Trace
+from graphpool._sizes import Trace, hint_of
 from graphpool.errors import BackendError, InvalidArgumentError, LimitError, OutOfMemoryError
 from graphpool.log import compile_log
 
@@ -62,36 +62,54 @@ _MOST_REFUSALS = 8
 
 
 class _Refusal(NamedTuple):
-    """A compilation that failed: for all sizes for which its decisions come out alike, any other one fails too."""
+    """A compilation that failed, and fails again for the same sizes.
+
+    With a program it failed with sizes that vary too, for the same reason: so it does for all sizes for which its
+    decisions come out alike.
+    """
 
     contents: Any
     symbols: Symbols
     trace: Trace
-    program: SizeProgram
+    program: SizeProgram | None
     values: list[Any]
     error: InvalidArgumentError
 
     @classmethod
-    def of(cls, contents: Any, symbols: Symbols, trace: Trace, sizes: Mapping[Any, Any], error: Any) -> _Refusal:
+    def of(
+        cls, contents: Any, symbols: Symbols, trace: Trace, sizes: Mapping[Any, Any], error: Any, varies: bool
+    ) -> _Refusal:
         trace.close()
         values = symbols.values(sizes)
         assert values is not None  # those of the compilation
         own = type(error)(str(error), **error.fields)  # without a traceback, which holds frames
-        return cls(contents, symbols, trace, SizeProgram(trace), values, own)
+        return cls(contents, symbols, trace, SizeProgram(trace) if varies else None, values, own)
 
     def error_for(self, contents: Any, sizes: Mapping[Any, Any]) -> InvalidArgumentError | None:
         """What is wrong with these sizes too; None if that is open."""
         values = self.symbols.values(sizes) if contents == self.contents else None
-        if values is None or self.program.compute(values) is None:
+        is_same = values == self.values
+        if values is None or not (is_same or (self.program is not None and self.program.compute(values) is not None)):
             return None
         error, text = self.error, str(self.error)
-        if values != self.values:
+        if not is_same:
             then, now = (
                 ", ".join([f"{name}={n}" for name, n in zip(self.trace.symbols(), numbers, strict=True)])
                 for numbers in (self.values, values)
             )
             text = f"{text}, with {then}; {now} is refused alike"
         return type(error)(text, **error.fields)
+
+
+_NUMBERED = frozenset({"op_id", "tensor_id"})
+"""Fields of errors that count what was made: another compilation has other numbers for the same."""
+
+
+def _identity(error: Exception) -> Any:
+    """Equal for errors of two compilations about the same; their texts have sizes and numbers of ops in them."""
+    fields = error.fields.items() if isinstance(error, InvalidArgumentError) else ()
+    facts = {name: hint_of(value) for name, value in fields if name not in _NUMBERED}
+    return type(error), facts or str(error)
 
 
 class VariableForms(Generic[Form]):
@@ -159,7 +177,7 @@ class VariableForms(Generic[Form]):
         reason = self._refusal(sizes, contents)
         if reason is not None:
             self._note(reason)
-        trace, refused = Trace(), ""
+        trace, refused = Trace(), None
         symbols, varying, numbers = symbols_of({**self._dims, **more_dims}, shapes, deciding, trace)
         try:
             made = self._compile(VariableForm(trace, symbols, self._engine), varying, numbers, compile_form)
@@ -172,7 +190,7 @@ class VariableForms(Generic[Form]):
             raise
         except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
             self._note(f"compiled for one set of shapes: {error}")
-            refused = f"{type(error)}: {error}" if not isinstance(error, LimitError) else ""
+            refused = _identity(error)
         else:
             self._add(made, contents)
             if found is not None:
@@ -180,9 +198,10 @@ class VariableForms(Generic[Form]):
         self.compilations += 1
         try:
             return compile_form(shapes, deciding, None)
+        except LimitError:  # what is left of a limit changes
+            raise
         except InvalidArgumentError as error:
-            if f"{type(error)}: {error}" == refused:  # for the same reason
-                self._refusals.append(_Refusal.of(contents, symbols, trace, sizes, error))
+            self._refusals.append(_Refusal.of(contents, symbols, trace, sizes, error, _identity(error) == refused))
             raise
 
     @staticmethod

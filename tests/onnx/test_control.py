@@ -69,6 +69,53 @@ def test_a_condition_that_is_computed_takes_one_of_two_models():
         assert placed(loaded)[-1] == "branch"
 
 
+def unfit_branches(condition, *unfit):
+    """Two branches of which these add what does not broadcast, where x has 2 rows."""
+    inner = {True: helper.make_node("Add", ["x", "rows"], ["r"]), False: helper.make_node("Neg", ["x"], ["r"])}
+    branches = {}
+    for name in ("then", "else"):
+        inner[name in unfit].name = f"own_{name}"
+        branches[f"{name}_branch"] = body_graph([inner[name in unfit]], [], [info("r", None)], name)
+    nodes = [*condition, helper.make_node("If", ["flag"], ["y"], name="pick", **branches)]
+    graph = helper.make_graph(
+        nodes, "g", [info("x", ["n", 4]), info("given", [], TensorProto.BOOL)], [info("y", None)],
+        [numpy_helper.from_array(np.zeros((3, 4), np.float32), "rows"), numpy_helper.from_array(np.float32(0), "zero")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+GIVEN = [helper.make_node("Identity", ["given"], ["flag"])]
+COMPUTED = [
+    helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
+    helper.make_node("Greater", ["total", "zero"], ["flag"]),
+]
+
+
+@pytest.mark.parametrize("condition", [GIVEN, COMPUTED])
+def test_a_branch_that_is_invalid_is_refused_where_it_is_taken(condition):
+    with gp.onnx.load(unfit_branches(condition, "then")) as loaded:
+        for rows, sign in ((2, -1), (2, 1), (3, 1), (2, -1), (5, -1), (5, 1)):
+            x = np.full((rows, 4), sign, np.float32)
+            if sign > 0 and rows != 3:
+                with pytest.raises(InvalidShapeError, match=rf"'own_then' \(Add\).* \({rows}, 4\), \(3, 4\)"):
+                    loaded.run({"x": x, "given": np.array(True)})
+            else:
+                [y] = loaded.run({"x": x, "given": np.array(sign > 0)}).values()
+                np.testing.assert_array_equal(y, x if sign > 0 else -x)
+
+
+@pytest.mark.parametrize("condition", [GIVEN, COMPUTED])
+def test_branches_that_are_both_invalid_are_refused_before_the_run(condition):
+    with gp.onnx.load(unfit_branches(condition, "then", "else")) as loaded:
+        for sign in (1, -1):
+            inputs = {"x": np.full((2, 4), sign, np.float32), "given": np.array(sign > 0)}
+            name = "else" if condition is GIVEN and sign < 0 else "then"
+            with pytest.raises(InvalidShapeError, match=f"'own_{name}'"):
+                loaded.run(inputs)
+            with pytest.raises(InvalidShapeError, match=f"'own_{name}'"):
+                loaded.predict_peak(inputs)
+
+
 def chosen(one, other, behind=(), elem=TensorProto.FLOAT):
     """One of two constants, by the sum of x, and what nodes make of it."""
     branches = {

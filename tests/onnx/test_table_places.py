@@ -191,6 +191,25 @@ def test_what_was_refused_is_refused_again_without_a_walk():
         assert model.run(words(2, 6))["y"].shape == (1, 2, 2)
 
 
+def test_what_numbers_of_ops_tell_apart_is_refused_again_without_a_walk():
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Expand", ["zero", "s"], ["z"]),
+        helper.make_node("ScatterElements", ["z", "i", "u"], ["y"], name="scatter"),
+    ]  # fmt: skip
+    inputs = {"x": np.zeros(4, np.float32), "i": np.zeros(3, np.int64), "u": np.ones(3, np.float32)}
+    model = make_model(nodes, inputs, ["y"], {"zero": np.float32([0])}, shapes={"x": ["n"], "i": ["k"], "u": ["l"]})
+    with gp.onnx.load(model) as loaded:
+        loaded.run(inputs)
+        counts = []
+        for k, length in ((3, 2), (3, 2), (4, 2), (7, 5), (5, 7)):
+            with pytest.raises(gp.InvalidShapeError, match="'scatter'") as refused:
+                loaded.run(inputs | {"i": np.zeros(k, np.int64), "u": np.ones(length, np.float32)})
+            assert refused.value.node == "scatter"
+            counts.append(loaded.stats().compilations)
+        assert counts == counts[:1] * 5
+        assert loaded.run(inputs | {"x": np.zeros(9, np.float32)})["y"].sum() == 1
+
+
 def test_declared_sizes_that_leave_a_table_are_refused_at_load():
     model = position_model()
     with gp.onnx.load(model, shapes={"n": (1, 4), "p": (0, 4)}) as loaded:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
 _X, _W, _R, _B, _LENGTHS, _H, _C, _P, _SCALES = range(9)
+_STATES = {_H: "initial_h", _C: "initial_c"}
 _QUANTISED_OPSET = 11
 _GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
@@ -37,10 +38,12 @@ def _convert(cell: str, *, is_quantised: bool = False) -> Callable[[NodeView], l
         directions, hidden = n[_R].shape[0], n[_R].shape[1 if is_quantised else 2]
         n.check(n.attr("hidden_size", hidden) == hidden, "attribute 'hidden_size'", hidden, n.attr("hidden_size"))
         start = n.literal(np.zeros((directions, 1, hidden)), x)
-        states = [
-            start if not n.has(k) else _swapped(n, n[k]) if is_batch_first else n[k]
-            for k in ((_H, _C) if cell == "lstm" else (_H,))
-        ]
+        ports = [_H, _C] if cell == "lstm" else [_H]
+        for k in filter(n.has, ports):
+            batch = n[_X].shape[0 if is_batch_first else 1]
+            wanted = (batch, directions, hidden) if is_batch_first else (directions, batch, hidden)
+            n.check(are_equal(n[k].shape, wanted), _STATES[k], f"shape {wanted}, a state a sequence", n[k].shape)
+        states = [start if not n.has(k) else _swapped(n, n[k]) if is_batch_first else n[k] for k in ports]
         biases = n[_B] if n.has(_B) else n.literal(np.zeros((directions, 2 * _GATES[cell] * hidden)), x)
         given = _quantised_products(n, x) if is_quantised else _product(n, x)
         peepholes = [n[_P]] if cell == "lstm" and n.has(_P) else []
