@@ -59,6 +59,17 @@ class HeldState:
         """Memory for the largest shape. Unit: bytes."""
         return prod(self.capacity) * self.dtype.numpy.itemsize
 
+    def full(self, shape: Sequence[int], axis: int) -> tuple[int, ...]:
+        """A shape that is as large as it may be along an axis without a name."""
+        is_open = axis in self.growing and self.dims[axis] is None
+        return (*shape[:axis], self.capacity[axis], *shape[axis + 1 :]) if is_open else tuple(shape)
+
+    def settled(self, axis: int, shape: Sequence[int], left: Sequence[int] | None) -> HeldState:
+        """The state where a run makes another shape of this one: an axis without a name that stays does not grow."""
+        is_open = axis in self.growing and self.dims[axis] is None
+        grows = left is None or len(left) != len(shape) or not is_open or left[axis] != shape[axis]
+        return self if grows else replace(self, growing=tuple([other for other in self.growing if other != axis]))
+
     def describe_axis(self, axis: int) -> str:
         """An axis for messages."""
         dim = self.dims[axis]

@@ -21,7 +21,9 @@ from graphpool.fork import reset_in_child
 from graphpool.memory._arrays import ArrayAllocator
 
 from ._model_run import InputPorts, check_outputs
+from .held_states import HeldStates
 from .model_port import as_input, check_is_mapping, stand_in
+from .model_step import settled_tensors
 from .session_states import describe_states
 from .state_buffers import StateBuffers, StateContent
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from ._form_cache import FormUse
     from .executable import Executable
-    from .held_states import HeldState, HeldStates
+    from .held_states import HeldState
     from .model import Model
     from .model_port import ModelPort
 
@@ -93,6 +95,7 @@ class Session:
             if isinstance(dim, str) and axis not in state.growing
         ]
         self._content = _EMPTY
+        self._open_axes = {axis for state in held.states for axis in state.growing if state.dims[axis] is None}
         doubled = [state.input for state in held.states if not state.growing]
         self._start(held, StateBuffers(held, model.engine.budget, f"state of {model.name}", doubled))
         try:
@@ -161,6 +164,7 @@ class Session:
         """
         with self._use():
             arrays = self._take(inputs)
+            self._find_growing(arrays)
             shapes = self._shapes_for(arrays)
             if outputs is not None:
                 check_outputs(outputs, arrays, self._output_names)
@@ -208,6 +212,28 @@ class Session:
             for state in self._held.states
         }
 
+    def _find_growing(self, arrays: Mapping[str, Any]) -> None:
+        """Find out which axes without a name grow: others stay as long as they are where they are full."""
+        for axis in list(self._open_axes):
+            shapes = self._shapes_for(arrays)
+            if self._content.is_empty:
+                shapes = {state.input: state.full(shapes[state.input], axis) for state in self._held.states}
+            try:
+                form = self.model.plain_form(self._with_states(arrays, self._stand_ins(shapes)))
+            except GraphpoolError:  # masks and positions are those of states without such an axis
+                continue
+            left, self._open_axes = settled_tensors(form.graph), self._open_axes - {axis}
+            states = [
+                state.settled(axis, shapes[state.input], left[form.outputs[state.output]].shape)
+                for state in self._held.states
+            ]
+            self._held = HeldStates(tuple(states))
+
+    def _stand_ins(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """Arrays of these shapes in place of the states, by input."""
+        states = self._held.states
+        return {s.input: np.broadcast_to(np.zeros((), s.dtype.numpy), shapes[s.input]) for s in states}
+
     def _fits(self, sizes: Mapping[str, int]) -> bool:
         """Whether states are as they are, and inputs say nothing else of them."""
         shapes = self._content.shapes
@@ -233,7 +259,7 @@ class Session:
         """Have the buffers alone, with the content if any is given."""
         self._buffers = self._buffers.own(self, content)
         if content is not None and content.is_empty:
-            self._buffers.clear()
+            self._buffers.clear(self._held)
 
     def _view(self, state: HeldState, shapes: Mapping[str, tuple[int, ...]]) -> np.ndarray[Any, Any]:
         return self._buffers.view(state, self._content.sides.get(state.input, 0), shapes[state.input])
@@ -342,6 +368,7 @@ class Session:
             other = Session.__new__(Session)
             other.model, other.states, other._content = self.model, dict(self.states), self._content
             other._given, other._capacity, other._named = self._given, self._capacity, self._named
+            other._open_axes = self._open_axes
             other._start(self._held, self._buffers)
             return other
 
@@ -465,16 +492,11 @@ class Session:
     def _predict(self, given: Mapping[str, Any], length: int | None) -> int:
         deciding = self.model._forms.deciding
         arrays = {port.name: stand_in(port, given.get(port.name), port.name in deciding) for port in self._given}
+        self._find_growing(arrays)
         shapes = self._shapes_for(arrays, length)
         for state in self._held.states:
             state.check(shapes[state.input])
-        views: dict[str, Any] = {
-            state.input: np.broadcast_to(np.zeros((), state.dtype.numpy), shapes[state.input])
-            if length is not None or self._content.is_empty
-            else self._view(state, shapes)
-            for state in self._held.states
-        }
-        use = self.model._forms.enter(self._with_states(arrays, views), self._held)
+        use = self.model._forms.enter(self._with_states(arrays, self._stand_ins(shapes)), self._held)
         try:
             executable = use.executable
             executable.check_room(name for name in executable.form.outputs if name not in self._held.outputs)

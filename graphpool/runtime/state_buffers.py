@@ -101,9 +101,9 @@ class StateBuffers(Locked):
         """A state of this shape in one of its buffers."""
         return np.ndarray(shape, state.dtype.numpy, self._sides[side][state.input], strides=self._strides[state.input])
 
-    def clear(self) -> None:
-        """Let states that do not grow be zeros."""
-        for state in self._states.states:
+    def clear(self, states: HeldStates) -> None:
+        """Let those of the states that do not grow be zeros."""
+        for state in states.states:
             if not state.growing:
                 self._sides[0][state.input].fill(0)
 
