@@ -96,7 +96,7 @@ class DynamicPartition:
         }
         name = f"arenas of partition {partition.id}"
         self._arenas = SharedArenas(engine.source, engine.budget, name) if scratch == "primitive" else None
-        self._variable: VariableForms[_Form] = VariableForms(dims, engine, _CAPACITY)
+        self._variable: VariableForms[_Form] = VariableForms(dims, engine, _CAPACITY, serve_alone=False)
         self._forms: FormCache[_Form] = FormCache(f"partition {partition.id}", _CAPACITY)
 
     # ---- execution

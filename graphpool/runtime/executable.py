@@ -433,6 +433,12 @@ class Executable(ResizableForm):
         """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""
         return self.runner.check_room(outputs)
 
+    def serve_alone(self) -> None:
+        """As of `ResizableForm`."""
+        self._arenas.enter(self.arena_nbytes)
+        self._arenas.leave(self._need_nbytes)
+        self._need_nbytes = self.arena_nbytes
+
     def check_run(self) -> None:
         """Raise `OutOfMemoryError` if the budget can never hold a run, its results included."""
         self._check_run(self._inner_bound(prepares=True)[1])

@@ -154,7 +154,7 @@ class ModelForms(ModelRun):
         varies = engine.device.forms.vary and getattr(specialise, "takes_sizes", False)
         dims = ranges.dims if varies and not is_fixed else None
         self.dims = ranges.dims
-        self.variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)
+        self.variable: VariableForms[Executable] = VariableForms(dims, engine, capacity, serve_alone=True)
         engine.budget.register(self.cache, stage=IDLE_PRIMITIVES, keeper=keeper)
         self.sessions = Sessions()
         self.stream = Stream(engine) if stream is None else stream

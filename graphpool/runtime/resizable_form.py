@@ -94,6 +94,10 @@ class ResizableForm(Locked, SharesFirst):
         """Why `resized` gives no form for these shapes, for people."""
         return "fixed sizes" if self._variable is None else self._variable.refusal(shapes)
 
+    def serve_alone(self) -> None:
+        """Be used for the sizes of the compilation, and make no others: that takes least."""
+        raise NotImplementedError
+
     def check_run(self) -> None:
         """Raise `OutOfMemoryError` where the engine's budget can never hold what a run takes, its results included."""
 

@@ -122,6 +122,8 @@ class VariableForms(Generic[Form]):
     engine : Engine
     capacity : int
         Compilations to keep.
+    serve_alone : bool
+        Whether a form can be used itself, where there is no room for one that it makes.
 
     Attributes
     ----------
@@ -135,7 +137,8 @@ class VariableForms(Generic[Form]):
     asks for a form, any may close at any moment.
     """
 
-    def __init__(self, dims: Mapping[str, Any] | None, engine: Engine, capacity: int) -> None:
+    def __init__(self, dims: Mapping[str, Any] | None, engine: Engine, capacity: int, serve_alone: bool) -> None:
+        self._serve_alone = serve_alone
         self._dims, self._engine, self._capacity = dims, engine, capacity
         self._entries: list[tuple[Any, Form]] = []  # by deciding contents
         self._refusals: deque[_Refusal] = deque(maxlen=_MOST_REFUSALS)
@@ -182,17 +185,20 @@ class VariableForms(Generic[Form]):
         try:
             made = self._compile(VariableForm(trace, symbols, self._engine), varying, numbers, compile_form)
             try:
-                found = self._checked(made.resized(sizes))
+                found = self._first_of(made, sizes)
             except BaseException:
                 made.close()
                 raise
         except BackendError:  # of a planner, policy or device: nothing that other shapes would mend
             raise
         except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
+            if isinstance(error, OutOfMemoryError) and self._serve_alone:  # those take no less
+                raise
             self._note(f"compiled for one set of shapes: {error}")
             refused = _identity(error)
         else:
-            self._add(made, contents)
+            if found is not made:
+                self._add(made, contents)
             if found is not None:
                 return found
         self.compilations += 1
@@ -204,16 +210,25 @@ class VariableForms(Generic[Form]):
             self._refusals.append(_Refusal.of(contents, symbols, trace, sizes, error, _identity(error) == refused))
             raise
 
-    @staticmethod
-    def _checked(made: Form | None) -> Form | None:
-        """A form that was made of a new one, if its runs find room beside that: one of its own takes less."""
-        if made is not None:
-            try:
-                made.check_run()
-            except BaseException:
-                made.close()
+    def _first_of(self, made: Form, sizes: Mapping[Any, Any]) -> Form | None:
+        """What a new form makes for its own sizes, or itself where there is no room for runs of that beside it."""
+        found = None
+        try:
+            found = made.resized(sizes)
+            if found is not None:
+                found.check_run()
+        except OutOfMemoryError:
+            if found is not None:
+                found.close()
+            if not self._serve_alone:
                 raise
-        return made
+            made.serve_alone()
+            return made
+        except BaseException:
+            if found is not None:
+                found.close()
+            raise
+        return found
 
     def _note(self, reason: str) -> None:
         self.respecialisations.append(reason)

@@ -6,6 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
 from graphpool.runtime import load_room
+from tests.cases.unknown_sizes import MODELS as UNKNOWN
 
 RNG = np.random.default_rng(0)
 X = {"x": RNG.standard_normal((3, 64)).astype(np.float32)}
@@ -163,3 +164,31 @@ def test_a_run_behind_a_search_finds_room_in_the_limit_that_its_refusal_names():
 
     least = refused("1MiB")
     assert [refused(limit) for limit in (least - 1, least)] == [least, None]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_first_run_that_finds_no_room_is_compiled_once(name):
+    case = UNKNOWN[name]
+    rng = np.random.default_rng(0)
+    inputs = case.arrays(case.draw(rng), rng)
+    with gp.onnx.load(case.proto().SerializeToString(), threads=1) as model:
+        wanted = model.run(inputs)
+
+    def run(limit):
+        with gp.onnx.load(case.proto().SerializeToString(), threads=1, memory_limit=limit) as model:
+            try:
+                results = model.run(inputs)
+            except gp.OutOfMemoryError as error:
+                return error.smallest_limit, model.stats().compilations
+            assert model.engine.budget.peak <= limit
+            assert model.stats().compilations == 1
+            for result, array in wanted.items():
+                np.testing.assert_array_equal(results[result], array)
+        return None, 1
+
+    least, compilations = run(16_000)
+    while least is not None:
+        assert compilations == 1
+        limit = least
+        least, compilations = run(limit)
+        assert least is None or least > limit
