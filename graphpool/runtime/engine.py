@@ -153,7 +153,7 @@ class Engine(Locked):
         self.primitives = EnginePrimitives(self.source, self.budget)
         self.constants = EngineConstants(kind, index, self.source, self.budget, limit)
         self.shared_arenas = SharedArenas(self.source, self.budget)
-        self.model_memory = EngineModels(self.primitives, self.constants, self.budget, self.queue.waits)
+        self.model_memory = EngineModels(self.primitives, self.constants, self.budget, self.queue)
         self.is_closed = False
         if idle_decay_s is not None:
             idle_decay.watch(self)

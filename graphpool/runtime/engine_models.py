@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ._share import PrimitiveShare
     from .engine_constants import EngineConstants
     from .engine_primitives import EnginePrimitives
+    from .memory_queue import MemoryQueue
     from .model_memory import ModelMemory, ModelUsage
 
 __all__ = ["EngineModels"]
@@ -44,8 +45,8 @@ class EngineModels(Locked):
     Packed weights that miss room may take that of what is worth less, and else their plain layout is read: so a cycle
     over more models than fit exchanges nothing in vain.
 
-    With `keeps_programs` an open model has what it needs to run: where jobs wait for memory, none may wait for a
-    program that was given up while others were let in. `cost_clock` tells seconds, by default of this
+    With `keeps_programs` an open model has what it needs to run: where jobs wait in the queue for memory, none may wait
+    for a program that was given up while others were let in. `cost_clock` tells seconds, by default of this
     thread on a processor: time that passes while others run says nothing of a cost.
 
     Notes
@@ -59,16 +60,16 @@ class EngineModels(Locked):
     idle_since = math.inf  # asked after what belongs to no model
 
     def __init__(
-        self, primitives: EnginePrimitives, constants: EngineConstants, budget: Budget, keeps_programs: bool
+        self, primitives: EnginePrimitives, constants: EngineConstants, budget: Budget, queue: MemoryQueue
     ) -> None:
         super().__init__()
-        self._primitives, self.constants, self._budget = primitives, constants, budget
+        self._primitives, self.constants, self._budget, self.queue = primitives, constants, budget, queue
         self._models: WeakSet[ModelMemory] = WeakSet()
         self._ended: dict[str, ModelCounts] = {}  # by name, of models that are closed
         self.uses = UseClock()
         self.pack_s_per_byte = 1 / BYTES_PER_S  # of the model that has packed last: what others are taken to need
         self._in_vain: tuple[ModelMemory, int, int] | None = None  # who missed how much room, and when
-        self.keeps_programs = keeps_programs
+        self.keeps_programs = queue.waits
         self.cost_clock: Callable[[], float] = thread_time
         constants.kept_keys = self.kept_keys
         budget.register(self, stage=IDLE_PRIMITIVES)
@@ -159,6 +160,13 @@ class EngineModels(Locked):
         """Memory of programs that nobody but these models uses. Unit: bytes."""
         used = sum((model.shares() for model in models), Counter())
         return sum(share.primitive.nbytes for share, users in used.items() if share.users <= users)
+
+    @property
+    def most_run_nbytes(self) -> int:
+        """The most that a run of a model takes beside what is kept and its results. Unit: bytes."""
+        return max(
+            (form.arena_nbytes + form.host_nbytes for model in self._open() for form in model.forms()), default=0
+        )
 
     # ---- for the budget
 

@@ -141,6 +141,9 @@ class Executable(ResizableForm):
             self._arenas,
         )  # fmt: skip
         nbytes = (0, 0) if is_planned else (self.arena_nbytes + self.host_nbytes, self.results_nbytes)  # told later on
+        keeper = self._arenas.keeper
+        if keeper is not None:
+            keeper.uncharge_unread(self._constants.contents)
         try:
             self.charge = FormCharge(engine, name, self._origins, self._constants, self._results, *nbytes, is_planned)
         except OutOfMemoryError as error:
@@ -152,7 +155,6 @@ class Executable(ResizableForm):
         self.programs_nbytes = self.own_nbytes = self.charge.programs_nbytes
         self._need_nbytes = self.arena_nbytes if variable is None else 0
         self._arenas.enter(self._need_nbytes)
-        keeper = self._arenas.keeper
         (engine.budget if keeper is None else keeper).keep_room_for(self)
         self.refused = self.charge.refused
         if self.refused is not None:  # it is there to tell what it lacks

@@ -6,20 +6,20 @@ import threading
 from contextlib import contextmanager, suppress
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, MemoryTimeoutError, OutOfMemoryError, check_choice, explain
 from graphpool.fork import Locked
+from graphpool.memory import Budget
+from graphpool.memory._check import out_of_memory
 
 from ._counters import Jobs
 from .inner_models import is_inner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-    from graphpool.memory import Budget
 
     from ._result_arrays import ResultArrays
 
@@ -33,6 +33,8 @@ _PAUSE_S = 0.01
 
 _FIRST_PATIENCE_S = 0.5
 """For so long a job waits for what it seems to miss while nobody else does anything; twice as long each time."""
+
+_UNBOUNDED = Budget().limit
 
 V = TypeVar("V")
 
@@ -94,6 +96,11 @@ class MemoryQueue(Locked):
     are tried in the order of their arrival, of those that may fit; loads one after another, and new ones behind those
     that wait.
 
+    A model whose shapes are open holds memory before anybody knows what its runs take. It is let in where every open
+    model can still run beside it, and the next load of another thread waits until it has its first form, or does
+    nothing for a moment: so no two models wait for one another at their first runs, but those that one thread loads, or
+    that are first run later.
+
     Parameters
     ----------
     budget : Budget
@@ -126,6 +133,7 @@ class MemoryQueue(Locked):
         self._waits = self._timeouts = 0
         self._waited_s = 0.0
         self._results: WeakSet[ResultArrays] = WeakSet()  # of models
+        self._newcomers: WeakSet[Newcomer] = WeakSet()
         self._reset()
         super().__init__()
 
@@ -179,7 +187,7 @@ class MemoryQueue(Locked):
         """As `run`, for what takes memory for good; refused at once unless this queue waits."""
         if not self.waits:
             return work()
-        if self._line and not self._jobs.is_here:
+        if not self._jobs.is_here and (self._line or self._is_one_to_run()):
             return self._try_in_turn(work, _no_nbytes, _Waiter(is_load=True))
         return self.run(work, _no_nbytes, is_load=True)
 
@@ -213,8 +221,10 @@ class MemoryQueue(Locked):
         """
         with self._charging:
             self._budget.check(nbytes, holder=holder, later_nbytes=results_nbytes, awaits_leases=not is_inner())
-            own_nbytes = self._jobs.own_nbytes
-            if self.waits and own_nbytes is not None and not own_nbytes() and self._budget.kept:
+            own = self._jobs.own_nbytes
+            own_nbytes = 0 if own is None else own()
+            is_first = own is not None and not (own_nbytes and (results.most_nbytes or is_inner()))
+            if self.waits and is_first and self._budget.kept > own_nbytes:
                 self._check_others(nbytes + results_nbytes, results_nbytes, holder)
             charge()
             if results_nbytes > results.most_nbytes:
@@ -223,16 +233,51 @@ class MemoryQueue(Locked):
                     with self._lock:
                         self._results.add(results)
 
+    def charge_source(self, charge: Callable[[], object], nbytes: int, others_nbytes: int, model: Newcomer) -> None:
+        """Charge for what a model without a form holds, which is forgotten when it is collected.
+
+        Parameters
+        ----------
+        charge : callable
+        nbytes : int
+            What it charges. Unit: bytes.
+        others_nbytes : int
+            What a run of an open model takes at most, but for its results. Unit: bytes.
+        model : Newcomer
+
+        Raises
+        ------
+        OutOfMemoryError
+            It does not fit; or not beside such a run, or not before that of another newcomer, where jobs wait.
+        """
+        holder = f"weights of {model.name}"
+        with self._charging:
+            if self.waits and self._jobs.is_here and self._budget.kept:
+                if self._is_one_to_run():  # both were let in before either had charged anything
+                    raise self._refusal_in_turn(nbytes, holder)
+                self._check_others(nbytes, others_nbytes, holder)
+            charge()
+            with self._lock:
+                self._newcomers.add(model)
+
     def forget(self, results: ResultArrays) -> None:
         """A model is closed."""
         with self._lock:
             self._results.discard(results)
 
-    def _check_others(self, nbytes: int, results_nbytes: int, holder: str) -> None:
-        """Check that open models, each of which has a result that somebody holds, do not wait for one another."""
+    def _refusal_in_turn(self, nbytes: int, holder: str) -> OutOfMemoryError:
+        """The error of a job that is to wait for its turn, whatever is free."""
+        budget = self._budget
+        return out_of_memory(
+            nbytes, in_use=budget.in_use, limit=budget.limit, resource=f"budget (asked by {holder})",
+            smallest_limit=budget.kept + nbytes, holdings=budget.holdings(),
+        )  # fmt: skip
+
+    def _check_others(self, nbytes: int, spare_nbytes: int, holder: str) -> None:
+        """Check that so much fits beside open models, each of which has a result that somebody holds."""
         with self._lock:
             models = list(self._results)
-        spare_nbytes = results_nbytes + sum(max(arrays.most_nbytes - arrays.used, 0) for arrays in models)
+        spare_nbytes += sum(max(arrays.most_nbytes - arrays.used, 0) for arrays in models)
         try:
             self._budget.check(nbytes + spare_nbytes, holder=holder)
         except OutOfMemoryError as error:
@@ -261,7 +306,10 @@ class MemoryQueue(Locked):
         """Whether a job that has failed may succeed alone, or when users have let go of something."""
         if number != self._jobs.begun:
             return True
-        return self.waits and error.fields.get("smallest_limit") is not None and self._budget.kept > own_nbytes()
+        if not self.waits or error.fields.get("smallest_limit") is None:
+            return False
+        in_use: int = error.fields["in_use"]
+        return in_use > own_nbytes()  # others had something, which may have come back by now
 
     # ---- jobs in turn
 
@@ -325,20 +373,39 @@ class MemoryQueue(Locked):
                 self._line.remove(me)
             self._end(me)
 
+    def _is_one_to_run(self) -> bool:
+        """Whether memory is bounded, and a model of another thread is about to show what its runs take."""
+        if self._budget.limit == _UNBOUNDED:
+            return False
+        with self._lock:
+            newcomers = list(self._newcomers)
+        return any(model.is_about_to_run for model in newcomers)
+
     def _is_turn(self, me: _Waiter, own_nbytes: Callable[[], int]) -> bool:
         """Whether it is this job's turn and no other is going on; from its turn on, none begins."""
         room, now_s = self._budget.limit - self._budget.kept, monotonic()
+        has_to_wait = me.is_load and self._is_one_to_run()
         with self._lock:
             alone, is_idle = self._jobs.alone, not self._jobs.count
             if alone not in (None, me):
                 return False
             runs = [waiter for waiter in self._line if not waiter.is_load] or self._line[:1]
             due = (one for one in runs if one.extra_nbytes <= room or (is_idle and one.retry_s <= now_s))
-            if next(due, None) is me:
+            if next(due, None) is me and not has_to_wait:
                 return self._jobs.begin(own_nbytes, me) >= 0
         if alone is me:
             self._end(me)
         return False
+
+
+class Newcomer(Protocol):
+    """A model that holds memory and may have no form yet."""
+
+    name: str
+
+    @property
+    def is_about_to_run(self) -> bool:
+        """Whether another thread makes its first form now, or is likely to in a moment."""
 
 
 def _no_nbytes() -> int:

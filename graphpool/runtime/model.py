@@ -152,7 +152,7 @@ class Model(Ranked):
         try:
             self._look_in(packed)
             engine.attach(self)
-            self._forms.load()
+            self._forms.load(not self.is_static)
         except BaseException:
             self.close()
             raise

@@ -154,7 +154,9 @@ class ModelForms(ModelRun):
         varies = engine.device.forms.vary and getattr(specialise, "takes_sizes", False)
         dims = ranges.dims if varies and not is_fixed else None
         self.dims = ranges.dims
-        self.variable: VariableForms[Executable] = VariableForms(dims, engine, capacity, serve_alone=True)
+        self.variable: VariableForms[Executable] = VariableForms(
+            dims, engine, capacity, serve_alone=True, discard=self._discard
+        )
         engine.budget.register(self.cache, stage=IDLE_PRIMITIVES, keeper=keeper)
         self.sessions = Sessions()
         self.stream = Stream(engine) if stream is None else stream
@@ -177,11 +179,16 @@ class ModelForms(ModelRun):
                 self._peak_at,
             )
 
-    def load(self) -> None:
-        """Compile for the declared shapes; raises `OutOfMemoryError` if they do not fit."""
+    def load(self, is_compiled_later: bool) -> None:
+        """Compile for the declared shapes, or charge for what stays in memory until the model is compiled.
+
+        Raises `OutOfMemoryError` if that does not fit.
+        """
         if self.declared is not None:
             with self.cache.in_use():
                 self.declared.load()
+        if is_compiled_later and not self.memory.forms() and not getattr(self.specialise, "is_inner", False):
+            self.memory.hold_until_compiled()
 
     # ---- running
 
@@ -292,6 +299,11 @@ class ModelForms(ModelRun):
             self.declared.prepare()
             self._make_room(0, max((form.variable.instance_nbytes for form in self.variable), default=0))
         return self.variable.form(given, deciding, exactly, self._compile)
+
+    def _discard(self, form: Executable) -> None:
+        """Close a form that a run found no room beside."""
+        self.memory.keep_source([form])
+        form.close()
 
     def _make_room_for(self, use: FormUse[Executable]) -> None:
         """Keep to what is promised for declared shapes before a run of another form than the last."""
@@ -592,9 +604,9 @@ class ModelForms(ModelRun):
 
     def clear(self) -> None:
         """Give up all forms; the next run compiles."""
+        self.memory.keep_source(self.memory.forms())
         self.cache.clear()
         self.variable.close()
-        self._undo()
 
     def _undo(self) -> None:
         """The forms for declared shapes are given up."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -14,6 +16,7 @@ from graphpool.errors import InvalidArgumentError, explain
 from graphpool.fork import Locked
 
 from ._counters import UseCount
+from .constant_part import held_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -42,6 +45,9 @@ FAULT_BYTES_PER_S = 1e9
 
 RESIZE_S = 3e-4
 """What a form for other shapes is taken to cost before one was made."""
+
+FIRST_RUN_S = 0.5
+"""For so long after a load its thread is taken to be about to run the model."""
 
 _MOST_RESIZED = 8
 """Such forms whose cost is measured: to ask for the processor's time is a tenth of it where caches hold other data."""
@@ -132,6 +138,7 @@ class ModelMemory(Locked):
         self._compile_s = self._resize_s = self._pack_s_per_byte = 0.0
         self._packing_s, self._compilations, self._nresized = 0.0, 0, 0
         self._source: list[Any] = []
+        self._loaded: tuple[int, float] | None = None  # by which thread and when, until there is a form
         self._is_closed = False
         self._expectant: WeakSet[Executable] = WeakSet()
 
@@ -162,6 +169,7 @@ class ModelMemory(Locked):
             return make(*given)
         begin, compilations = self._order.cost_clock(), self._compilations
         made = make(*given)
+        self._loaded = None
         if self._compilations == compilations:
             taken = self._order.cost_clock() - begin
             self._resize_s = min(taken, self._resize_s or taken)
@@ -263,20 +271,52 @@ class ModelMemory(Locked):
 
     def give_up_programs(self) -> bool:
         """Close all forms, unless one is in use or being made; whether that was done."""
-        taken = self._forms.take_idle(self._variable, self._keep_source)
+        taken = self._forms.take_idle(self._variable, self.keep_source)
         for form in taken or ():
             form.close()
         return taken is not None
 
-    def _keep_source(self, forms: list[Executable]) -> None:
+    def keep_source(self, forms: Sequence[Executable]) -> None:
         """Keep charged what stays in memory so that forms can be made again, which those hold that are given up."""
         nbytes_of, stays = self._order.constants.nbytes_of, self._lasting()
-        self._hold_source([v for key, v in _constants_of(forms).items() if key in stays and nbytes_of(v)])
+        held = {id(content): content for content in self._source} | _constants_of(forms)
+        self._hold_source([value for key, value in held.items() if key in stays and nbytes_of(value)])
         self._undo()
 
-    def _lasting(self) -> set[int]:
-        """Identities of the constants that stay in memory whatever is given up."""
-        return {id(content) for content in getattr(self._specialise, "lasting", lambda: ())()}
+    def hold_until_compiled(self) -> None:
+        """Charge for what stays in memory of a model without forms, of which the first is charged for it then.
+
+        Pages of mapped files are not in memory yet.
+
+        Raises
+        ------
+        OutOfMemoryError
+            It does not fit, or leaves a model that is open no room to run.
+        """
+        constants, queue = self._order.constants, self._order.queue
+        contents = [value for value in self._lasting().values() if held_nbytes(value) and constants.nbytes_of(value)]
+        if contents:
+            nbytes, others_nbytes = constants.missing_nbytes(contents), self._order.most_run_nbytes
+            self._loaded = threading.get_ident(), time.monotonic()
+            queue.charge_source(partial(self._hold_source, contents), nbytes, others_nbytes, self)
+
+    @property
+    def is_about_to_run(self) -> bool:
+        """Whether another thread has loaded it, and compiles the first form now or is likely to in a moment."""
+        loaded = self._loaded
+        if loaded is None or loaded[0] == threading.get_ident():
+            return False
+        return self.is_busy or time.monotonic() < loaded[1] + FIRST_RUN_S
+
+    def uncharge_unread(self, contents: Iterable[Any]) -> None:
+        """A form is about to be charged for its contents: others are not counted from now on."""
+        if self._source:
+            read = set(map(id, contents))
+            self._hold_source([content for content in self._source if id(content) in read])
+
+    def _lasting(self) -> dict[int, Any]:
+        """The constants that stay in memory whatever is given up, by identity."""
+        return {id(content): content for content in getattr(self._specialise, "lasting", lambda: ())()}
 
     @property
     def variable_nbytes(self) -> int:
@@ -301,7 +341,7 @@ class ModelMemory(Locked):
     def close(self) -> None:
         """The model is closed. Idempotent."""
         with self._lock:
-            self._is_closed = True
+            self._is_closed, self._loaded = True, None
             contents, self._source = self._source, []
         self._order.constants.release(contents)
         self._order.end(self)

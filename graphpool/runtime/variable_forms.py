@@ -124,6 +124,8 @@ class VariableForms(Generic[Form]):
         Compilations to keep.
     serve_alone : bool
         Whether a form can be used itself, where there is no room for one that it makes.
+    discard : callable, optional
+        Closes a form of which none could be made for the shapes that it was compiled for; by default its `close`.
 
     Attributes
     ----------
@@ -137,9 +139,13 @@ class VariableForms(Generic[Form]):
     asks for a form, any may close at any moment.
     """
 
-    def __init__(self, dims: Mapping[str, Any] | None, engine: Engine, capacity: int, serve_alone: bool) -> None:
+    def __init__(
+        self, dims: Mapping[str, Any] | None, engine: Engine, capacity: int, *, serve_alone: bool,
+        discard: Callable[[Form], None] | None = None,
+    ) -> None:  # fmt: skip
         self._serve_alone = serve_alone
         self._dims, self._engine, self._capacity = dims, engine, capacity
+        self._discard = discard or (lambda form: form.close())
         self._entries: list[tuple[Any, Form]] = []  # by deciding contents
         self._refusals: deque[_Refusal] = deque(maxlen=_MOST_REFUSALS)
         self.compilations = 0
@@ -187,7 +193,7 @@ class VariableForms(Generic[Form]):
             try:
                 found = self._first_of(made, sizes)
             except BaseException:
-                made.close()
+                self._discard(made)
                 raise
         except BackendError:  # of a planner, policy or device: nothing that other shapes would mend
             raise

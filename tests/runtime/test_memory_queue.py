@@ -6,13 +6,16 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
 import graphpool as gp
 from graphpool.memory import Budget
+from graphpool.runtime import model_memory
 from graphpool.runtime.memory_queue import MemoryQueue
 from tests.helpers.interleave import BLOCKED, DONE, explore
 from tests.helpers.memory import TIMEOUT_S, Worker, run_in_child, run_threads
@@ -368,13 +371,14 @@ def test_the_checker_finds_a_wake_up_that_is_lost():
 # ---- models
 
 
-def chain(width, depth, seed):
-    """A model of a few products, as bytes, and its input."""
+def chain(width, depth, seed, rows=4):
+    """A model of a few products, as bytes, and its input; the file says how many rows, or a name."""
     names = [f"h{k}" for k in range(depth + 1)]
     weights = {f"w{k}": random_array((width, width), seed=seed + k) for k in range(depth)}
     nodes = [helper.make_node("MatMul", [names[k], f"w{k}"], [names[k + 1]]) for k in range(depth)]
     x = random_array((4, width), seed=seed)
-    return make_model(nodes, {"h0": x}, names[-1:], weights).SerializeToString(), x
+    shapes = {"h0": (rows, width)}
+    return make_model(nodes, {"h0": x}, names[-1:], weights, shapes=shapes).SerializeToString(), x
 
 
 def expected(model, x):
@@ -405,6 +409,66 @@ def test_loads_by_many_threads_wait_for_one_another():
 
         run_threads(16, serve)
         assert engine.budget.peak <= options["memory_limit"]
+
+
+def test_loads_of_open_shapes_wait_for_the_first_runs_of_one_another(monkeypatch):
+    """Several would fit when they are loaded, and only one when it runs: none waits for another one for ever."""
+    monkeypatch.setattr(model_memory, "FIRST_RUN_S", TIMEOUT_S)
+    cases = [chain(64 + 16 * k, 2, k, "rows") for k in range(4)]
+    cases = [(model, np.tile(x, (64, 1))) for model, x in cases]
+    wanted = [expected(*case) for case in cases]
+    with gp.onnx.load(cases[-1][0], threads=1) as largest:
+        limit = int(1.3 * largest.predict_peak({"h0": cases[-1][1]}))
+    options = {"memory_limit": limit, "on_pressure": "wait", "pressure_timeout_s": TIMEOUT_S}
+    with gp.Engine(threads=1, **options) as engine:
+
+        def serve(i):
+            for number in random.Random(i).choices(range(4), k=6):
+                model, x = cases[number]
+                with gp.onnx.load(model, engine=engine) as loaded:
+                    result = next(iter(loaded.run({"h0": x}).values()))
+                np.testing.assert_allclose(result, wanted[number], rtol=1e-4, atol=1e-4)
+                del result
+
+        run_threads(6, serve)
+        assert engine.budget.peak <= limit
+
+
+@pytest.mark.parametrize("source", [bytes, bytearray, onnx.load_model_from_string])
+def test_a_model_of_open_shapes_counts_from_its_load_on(source):
+    (model, x), nbytes = chain(64, 3, 0, "rows"), 3 * 64 * 64 * 4
+    with pytest.raises(gp.OutOfMemoryError, match="weights of") as caught:
+        gp.onnx.load(source(model), memory_limit=nbytes - 1)
+    assert caught.value.smallest_limit == nbytes
+    with gp.onnx.load(source(model), memory_limit=nbytes) as loaded:
+        assert loaded.engine.budget.in_use == nbytes
+    with gp.Engine(threads=1) as engine, gp.onnx.load(source(model), engine=engine) as loaded:
+        for undo in (loaded.respecialise, loaded.close):
+            loaded.run({"h0": x})
+            assert engine.budget.in_use > nbytes
+            undo()
+            loaded.trim()
+            engine.trim()
+            assert engine.budget.in_use == nbytes * (not loaded.is_closed)
+
+
+def test_a_load_of_open_shapes_waits_until_open_models_can_run_beside_it():
+    (first, x), (second, _) = chain(64, 2, 0, "rows"), chain(112, 2, 9, "rows")
+    x = np.tile(x, (64, 1))
+    with gp.onnx.load(first, threads=1) as model:
+        peak = model.predict_peak({"h0": x})
+    options = {"memory_limit": peak, "on_pressure": "wait", "pressure_timeout_s": TIMEOUT_S}
+    with gp.Engine(threads=1, **options) as engine:
+        model = gp.onnx.load(first, engine=engine)
+        model.run({"h0": x})
+        waiting = Worker(partial(gp.onnx.load, second, engine=engine))
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not engine.queue._line and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        model.run({"h0": x})  # for which that leaves no room
+        assert waiting.is_alive()
+        model.close()
+        waiting.result().close()
 
 
 def test_the_least_limit_that_is_named_works_on_an_idle_engine():
