@@ -175,19 +175,18 @@ class Loop(InnerModels):
         given = self.parts(inputs)
         most = self._most if given.most is None else _number(given.most)
         goes_on = given.condition is None or bool(_number(given.condition))
-        scanned = [np.ascontiguousarray(array) for array in given.scanned]
-        lengths = {len(array) for array in scanned}
+        lengths = {len(array) for array in given.scanned}
         if len(lengths) > 1:
             raise InvalidShapeError(
                 explain(f"node {self.label!r}: what is scanned", accepted="one length", got=sorted(lengths)),
                 node=self.label,
             )
-        if scanned:
+        if lengths:
             most = lengths.pop()
         if most is None:
             most = _UNENDING
         with inner_run():
-            run = _Run(self, self.open_model(), given.states, scanned, given.outer, outputs)
+            run = _Run(self, self.open_model(), given.states, given.scanned, given.outer, outputs)
             return run.go(most if goes_on else 0)
 
     def bound_run(self, shapes: Sequence[Any]) -> RunBound:
