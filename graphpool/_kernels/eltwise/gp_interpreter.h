@@ -200,28 +200,55 @@ static void GP_NAME(spread_rows)(GP_REG *restrict to, const GP_REG *restrict fro
     }
 }
 
-/* Load n elements of such a view. */
-static void GP_NAME(load_short_rows)(const gp_view *view, void *const *args, GP_REG *values, int64_t first, int64_t n)
+/* Rows of elements side by side, up to this many, are copied without a call for each. */
+#define GP_NARROW_ROW 128
+
+/* `rows` rows of `width` elements, which begin so many elements apart. */
+static void GP_NAME(copy_rows)(GP_REG *to, int64_t to_step, const GP_REG *from, int64_t from_step, int64_t rows,
+                               int64_t width)
 {
-    const GP_REG *memory = args[view->arg];
+    for (int64_t j = 0; j < rows; j++, to += to_step, from += from_step) {
+        int64_t k = 0;
+        for (; k + GP_NAME(LANES) <= width; k += GP_NAME(LANES))
+            memcpy(to + k, from + k, GP_NAME(LANES) * sizeof(GP_REG));
+        for (; k < width; k++)
+            to[k] = from[k];
+    }
+}
+
+/* Whether the rows of a view are moved many at a time: those of one element each are only loaded. */
+static int GP_NAME(has_short_rows)(const gp_view *view, int is_load)
+{
+    const int64_t most = view->stride[0] == 1 ? GP_NARROW_ROW : is_load && view->stride[0] == 0 ? GP_SHORT_ROW : 0;
+    return view->dim[0] <= most && view->dtype == GP_REG_DTYPE;
+}
+
+/* Load or store n elements of such a view. */
+static void GP_NAME(move_short_rows)(const gp_view *view, void *const *args, GP_REG *values, int64_t first, int64_t n,
+                                     int is_load)
+{
+    GP_REG *memory = args[view->arg];
     gp_position p;
     gp_locate(view, first, &p);
     for (int64_t i = 0, count; i < n; i += count) {
         const int64_t width = view->dim[0], left = view->ndim > 1 ? view->dim[1] - p.at[1] : 1;
-        const int64_t whole = (n - i) / width, rows = p.at[0] ? 0 : whole < left ? whole : left;
-        count = rows * width;
-        if (rows == 0) { /* a row of which a part is wanted */
-            count = n - i < width - p.at[0] ? n - i : width - p.at[0];
-            GP_NAME(spread_rows)(values + i, memory + p.offset, 0, 1, count);
-            gp_advance(view, count, &p);
-            continue;
-        }
-        GP_NAME(spread_rows)(values + i, memory + p.offset, view->ndim > 1 ? view->stride[1] : 0, rows, width);
-        if (view->ndim > 1) {
+        const int64_t whole = (n - i) / width, most = whole < left ? whole : left, rest = width - p.at[0];
+        const int is_part = p.at[0] > 0 || most == 0; /* of a row */
+        const int64_t rows = is_part ? 1 : most, row = !is_part ? width : n - i < rest ? n - i : rest;
+        const int64_t step = view->ndim > 1 ? view->stride[1] : 0;
+        GP_REG *at = memory + p.offset;
+        if (!is_load)
+            GP_NAME(copy_rows)(at, step, values + i, row, rows, row);
+        else if (view->stride[0] == 1)
+            GP_NAME(copy_rows)(values + i, row, at, step, rows, row);
+        else
+            GP_NAME(spread_rows)(values + i, at, is_part ? 0 : step, rows, row);
+        if (rows > 1) {
             p.at[1] += rows - 1;
-            p.offset += (rows - 1) * view->stride[1];
+            p.offset += (rows - 1) * step;
         }
-        gp_advance(view, width, &p);
+        gp_advance(view, row, &p);
+        count = rows * row;
     }
 }
 
@@ -242,8 +269,8 @@ static void GP_NAME(load_view)(const gp_view *view, void *const *args, GP_REG *v
                                int64_t period)
 {
     int64_t done = period > 1 && period < n ? period : n;
-    if (view->stride[0] == 0 && view->dim[0] <= GP_SHORT_ROW && view->dtype == GP_REG_DTYPE)
-        GP_NAME(load_short_rows)(view, args, values, first, done);
+    if (GP_NAME(has_short_rows)(view, 1))
+        GP_NAME(move_short_rows)(view, args, values, first, done, 1);
     else
         gp_move_view(view, args, (char *)values, sizeof(GP_REG), first, done, GP_NAME(load_run));
     while (done < n) {
@@ -252,6 +279,14 @@ static void GP_NAME(load_view)(const gp_view *view, void *const *args, GP_REG *v
         done += more;
     }
     GP_NAME(fill_up)(values, n);
+}
+
+static void GP_NAME(store_view)(const gp_view *view, void *const *args, GP_REG *values, int64_t first, int64_t n)
+{
+    if (GP_NAME(has_short_rows)(view, 0))
+        GP_NAME(move_short_rows)(view, args, values, first, n, 0);
+    else
+        gp_move_view(view, args, (char *)values, sizeof(GP_REG), first, n, GP_NAME(store_run));
 }
 
 /* Where n elements of a type that registers hold as it is lie one behind the other, or NULL: the registers' own, and as bytes
@@ -368,7 +403,7 @@ static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, con
     for (; instr < end; instr++) {
         if (instr->op == GP_OP_STORE) {
             GP_NAME(spread)(s, instr->a, n);
-            gp_move_view(views + instr->dst, args, (char *)r[instr->a], sizeof(GP_REG), first, n, GP_NAME(store_run));
+            GP_NAME(store_view)(views + instr->dst, args, (GP_REG *)r[instr->a], first, n);
             continue;
         }
         if (instr->op != GP_OP_LOAD && instr->op != GP_OP_ACC) {
