@@ -18,7 +18,7 @@ refused by them.
     fused_attention.py  attention with projections, biases and caches, GroupQueryAttention, com.microsoft
     fused.py         fused products, convolutions and activations, com.microsoft
     skip_norm.py     normalised sums and embeddings, com.microsoft
-    inverse.py       inverses of small matrices, com.microsoft
+    inverse.py       determinants of small matrices; inverses, com.microsoft
     resize.py        interpolation
     sample.py        elements at places that are data
     fourier.py       Fourier transforms of known length
@@ -39,6 +39,7 @@ from . import (
     direct,
     elementwise,
     fourier,
+    inverse,
     matmul,
     movement,
     norm,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["CONVERTERS", "convert", "converters_of", "has_converter"]
 
 _OWN = (direct, elementwise, matmul, attend, recurrent, window, norm, reduction, movement, quantization, resize, sample,
-        fourier, search)  # fmt: skip
+        fourier, search, inverse)  # fmt: skip
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     op: converter for module in _OWN for op, converter in module.CONVERTERS.items()
@@ -86,7 +87,7 @@ def _learning() -> dict[str, Callable[[NodeView], Any]]:
 
 @cache
 def _contributed() -> dict[str, Callable[[NodeView], Any]]:
-    from . import fused, fused_attention, inverse, qlinear, skip_norm
+    from . import fused, fused_attention, qlinear, skip_norm
 
     modules = (quantization, qlinear, fused, fused_attention, recurrent, skip_norm, inverse)
     return {op: converter for module in modules for op, converter in module.CONTRIBUTED.items()}

@@ -1,4 +1,4 @@
-"""Inverses of matrices of up to four rows, by minors, com.microsoft."""
+"""Determinants and inverses of matrices of up to four rows, by minors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphpool.typing import DataType
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED"]
+__all__ = ["CONTRIBUTED", "CONVERTERS"]
 
 _MOST_ROWS = 4
 """Beyond, minors are many, and lose more digits than elimination does."""
@@ -32,6 +32,11 @@ class _Minors:
         for place, part in enumerate(parts):
             self._known[(place // self.size,), (place % self.size,)] = part
 
+    @property
+    def determinant(self) -> Value:
+        """That of the matrices."""
+        return self.of(tuple(range(self.size)), tuple(range(self.size)))
+
     def of(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> Value:
         """The determinant of these rows and columns, along the first row."""
         if (rows, columns) not in self._known:
@@ -46,6 +51,10 @@ class _Minors:
         return self._known[rows, columns]
 
 
+def _determinant(n: NodeView) -> Value:
+    return n.cast(n.reshape(_Minors(n).determinant, n[0].shape[:-2]), n[0].dtype)
+
+
 def _inverse(n: NodeView) -> Value:
     """The matrix of cofactors, turned, by the determinant.
 
@@ -56,8 +65,9 @@ def _inverse(n: NodeView) -> Value:
     others = list(combinations(every, minors.size - 1))[::-1]  # all but each one
     found = [minors.of(others[column], others[row]) for row in every for column in every]
     signed = [n.emit("Neg", x) if sum(divmod(k, minors.size)) % 2 else x for k, x in enumerate(found)]
-    quotients = [n.emit("Divide", x, minors.of(every, every)) for x in signed]
+    quotients = [n.emit("Divide", x, minors.determinant) for x in signed]
     return n.cast(n.reshape(n.join(quotients, 1), n[0].shape), n[0].dtype)
 
 
+CONVERTERS = {"Det": _determinant}
 CONTRIBUTED = {"Inverse": _inverse}

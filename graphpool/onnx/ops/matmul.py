@@ -5,12 +5,45 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphpool.graph.shapes import are_equal
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphpool.onnx.build import NodeView, Value
+
+
+_FLOATS = (DataType.F64, DataType.F32, DataType.F16, DataType.BF16)
+
+_MOST_TERMS = 2**22
+"""So many products of two integers may stand in memory before they are summed; the host holds none of them."""
+
+
+def _matmul(n: NodeView) -> Value:
+    a, b = n[0], n[1]
+    if a.dtype in _FLOATS:
+        return n.emit("MatMul", a, b)
+    n.require(min(len(a.shape), len(b.shape)) > 0, "an operand without dimensions")
+    left, right = (value if len(value.shape) > 1 else n.reshape(value, shape)
+                   for value, shape in ((a, (1, *a.shape)), (b, (*b.shape, 1))))  # fmt: skip
+    product = _product(n, left, right)
+    rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
+    return n.reshape(product, (*product.shape[:-2], *rows, *columns))
+
+
+def _product(n: NodeView, left: Value, right: Value) -> Value:
+    """That of matrices; of integers, which no kernel multiplies so, sums of all products, which wrap around."""
+    if left.dtype in _FLOATS:
+        return n.emit("MatMul", left, right)
+    inner, rows = left.shape[-1], len(right.shape) - 2
+    n.require(are_equal((inner,), (right.shape[rows],)), "operands whose inner sizes differ")
+    batch = n.broadcast(left.shape[:-2], right.shape[:rows])
+    n.require(prod((*batch, *left.shape[-2:], right.shape[-1])) <= _MOST_TERMS, "products of that many integers")
+    terms = n.emit(
+        "Multiply", n.reshape(left, (*left.shape, 1)), n.reshape(right, (*right.shape[:rows], 1, *right.shape[rows:]))
+    )
+    return n.emit("ReduceSum", terms, axes=[len(terms.shape) - 2], keep_dims=False)
 
 
 def _gemm(n: NodeView) -> Value:
@@ -29,9 +62,6 @@ def _gemm(n: NodeView) -> Value:
 
 
 # ---- Einsum
-
-
-_FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
 
 
 def _einsum(n: NodeView) -> Value:
@@ -112,12 +142,7 @@ def _multiply(n: NodeView, a: Value, a_labels: str, b: Value, b_labels: str, lat
     left = n.reshape(_ordered(n, a, a_labels, [*batch, *rows, *inner]), (count["batch"], count["rows"], count["inner"]))
     right = _ordered(n, b, b_labels, [*batch, *inner, *columns])
     right = n.reshape(right, (count["batch"], count["inner"], count["columns"]))
-    if a.dtype in _FLOATS:
-        return n.reshape(n.emit("MatMul", left, right), result), labels
-    terms = n.emit(
-        "Multiply", n.reshape(left, (*left.shape, 1)), n.reshape(right, (right.shape[0], 1, *right.shape[1:]))
-    )
-    return n.reshape(n.emit("ReduceSum", terms, axes=[2], keep_dims=False), result), labels
+    return n.reshape(_product(n, left, right), result), labels
 
 
-CONVERTERS = {"MatMul": lambda n: n.emit("MatMul", n[0], n[1]), "Gemm": _gemm, "Einsum": _einsum}
+CONVERTERS = {"MatMul": _matmul, "Gemm": _gemm, "Einsum": _einsum}

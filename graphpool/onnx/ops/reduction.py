@@ -39,7 +39,9 @@ def _of_f64(kind: str, formula: Callable[[NodeView], Value]) -> Callable[[NodeVi
 
 
 def _mean(n: NodeView) -> Value:
-    """A sum by the number of its terms, which may vary."""
+    """Of integers and f64 a sum by the number of its terms, which may vary."""
+    if n[0].dtype in _REALS and n[0].dtype is not DataType.F64:
+        return _reduce("ReduceMean", n)
     count = prod([n[0].shape[axis] for axis in _axes(n)])
     return n.emit("Divide", _reduce("ReduceSum", n), n.cast(Value(content=shape_array(count)), n[0].dtype))
 
@@ -84,7 +86,7 @@ CONVERTERS: dict[str, Callable[[NodeView], Value]] = {
     **{kind: partial(_reduce, kind) for kind in ("ReduceProd", "ReduceSum")},
     "ReduceL1": _of_f64("ReduceL1", lambda n: _reduce("ReduceSum", n, n.emit("Abs", n[0]))),
     "ReduceL2": _of_f64("ReduceL2", lambda n: n.emit("Sqrt", _sum_of_squares(n))),
-    "ReduceMean": _of_f64("ReduceMean", _mean),
+    "ReduceMean": _mean,
     **{kind: _extreme(kind) for kind in ("ReduceMax", "ReduceMin")},
     "ReduceSumSquare": _sum_of_squares,
     "ReduceLogSum": _logarithm(lambda n, x: n.emit("Log", _reduce("ReduceSum", n, x))),

@@ -152,9 +152,11 @@ _BYTES = (DataType.U8, DataType.S8)
 
 
 def _max_pool(n: NodeView) -> list[Value]:
-    """Maxima and, where they are read, their places."""
+    """Maxima and, where they are read, their places; those of f64, which no kernel takes, are found by their places."""
     kernel = list(n.attr("kernel_shape"))
-    return _max_with_places(n, window_axes(n, kernel, dilations_of(n, len(kernel)))) if n.gives(1) else [maxima(n)]
+    if n.gives(1) or n[0].dtype is DataType.F64:
+        return _max_with_places(n, window_axes(n, kernel, dilations_of(n, len(kernel))))[: 1 + n.gives(1)]
+    return [maxima(n)]
 
 
 def maxima(n: NodeView) -> Value:

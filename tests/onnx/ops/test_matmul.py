@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
@@ -24,6 +25,21 @@ def test_gemm(attributes, addend, transposed):
     assert check_against_evaluator(*model) == 0
 
 
-def test_integer_products_are_left_to_the_host():
-    a, b = random_array((3, 4), "int32"), random_array((4, 5), "int32", 1)
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("shapes", [
+    ((3, 4), (4, 5)), ((4,), (2, 4, 5)), ((2, 3, 4), (4,)), ((4,), (4,)), ((3, 0), (0, 5)), ((2, 1, 3, 4), (5, 4, 2)),
+])  # fmt: skip
+def test_integers_wrap_around(dtype, shapes):
+    a, b = (np.random.default_rng(k).integers(0, 2**31, shape).astype(dtype) for k, shape in enumerate(shapes))
+    assert check_against_evaluator(*node_model("MatMul", [a, b])) == 0
+
+
+def test_many_products_of_integers_are_left_to_the_host():
+    a, b = np.ones((200, 200), np.int64), np.ones((200, 200), np.int64)
     assert check_against_evaluator(*node_model("MatMul", [a, b])) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (2, 3, 3, 3), (2, 4, 4)])
+def test_determinants(dtype, shape):
+    assert check_against_evaluator(*node_model("Det", [random_array(shape, dtype)])) == 0

@@ -17,6 +17,12 @@ def test_pool(kind, attributes):
     assert check_against_evaluator(*node_model(kind, [X], kernel_shape=[3, 2], **attributes)) == 0
 
 
+@pytest.mark.parametrize("attributes", [{"strides": [2, 1], "pads": [1, 0, 1, 1]}, {"dilations": [2, 1]}])
+def test_maxima_of_doubles(attributes):
+    x = random_array((2, 3, 9, 8), "float64")
+    assert check_against_evaluator(*node_model("MaxPool", [x], kernel_shape=[3, 2], **attributes)) == 0
+
+
 def test_mean_over_padding_too():
     model = node_model("AveragePool", [X], kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
     assert check_against_evaluator(*model) == 0

@@ -31,6 +31,12 @@ def test_f64(kind, axes):
     assert check_against_evaluator(*node_model(kind, inputs, keepdims=1)) == 0
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_a_mean_of_integers_is_cut_off_towards_zero(dtype):
+    x = np.random.default_rng(0).integers(-100, 100, (3, 4, 5)).astype(dtype)
+    assert check_against_evaluator(*node_model("ReduceMean", [x, np.array([0, 2], "int64")], keepdims=0)) == 0
+
+
 def test_a_mean_of_f64_over_an_extent_that_varies_takes_one_compilation():
     model = node_model("ReduceMean", [X.astype("float64")], opset=13, axes=[0, 2])[0]
     for axis, dim in enumerate(model.graph.input[0].type.tensor_type.shape.dim):
