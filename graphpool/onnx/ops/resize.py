@@ -231,6 +231,8 @@ def _by_sizes(n: NodeView, axes: list[int], targets: list[int]) -> list[_Axis]:
 
 def _interpolate(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
     n.require(options.mode in ("nearest", "linear", "cubic"), f"mode {options.mode}")
+    if options.coordinates == "align_corners":  # of scales that enlarge the size counts, as in PyTorch and ONNX Runtime
+        axes = [replace(axis, given=None) if (axis.given or 0) > 1 else axis for axis in axes]
     crops = options.coordinates == "tf_crop_and_resize"
     if not crops and all(axis.target == axis.size for axis in axes):
         return n[0]  # whatever the scales, as in ONNX Runtime

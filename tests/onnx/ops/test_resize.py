@@ -40,6 +40,17 @@ def test_linear_integers_are_cut_off(dtype, factor):
     np.testing.assert_array_equal(found, np.trunc(expected))
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+@pytest.mark.parametrize(("scales", "sizes"), [([1, 1, 1.7, 1.3], [1, 2, 6, 7]), ([1, 1, 1.2, 2.5], [1, 2, 4, 15])])
+def test_aligned_corners_of_larger_sizes_follow_from_whole_ones(mode, scales, sizes):
+    """As in PyTorch and ONNX Runtime."""
+    coordinates = {"coordinate_transformation_mode": "align_corners", "mode": mode}
+    [expected] = ReferenceEvaluator(resize(sizes=sizes, **coordinates)[0]).run(None, resize(sizes=sizes)[1])
+    model, given = resize(scales=scales, **coordinates)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_allclose(loaded.run(given)["y0"], expected, atol=1e-5)
+
+
 def test_aligned_corners():
     coordinates = {"coordinate_transformation_mode": "align_corners"}
     assert check_against_evaluator(*resize(mode="linear", sizes=[1, 2, 7, 11], **coordinates)) == 0
@@ -77,7 +88,7 @@ def test_ties_between_two_elements(rounding, size):
     "half_pixel", "half_pixel_symmetric", "align_corners", "asymmetric", "pytorch_half_pixel",
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
-@pytest.mark.parametrize("size", [{"scales": [1, 1, 2, 0.4]}, {"sizes": [1, 2, 3, 11]}, {"scales": [2, 1, 1, 1.3]}])
+@pytest.mark.parametrize("size", [{"scales": [1, 1, 2, 0.4]}, {"sizes": [1, 2, 3, 11]}, {"scales": [2, 1, 1, 1.5]}])
 def test_weighted(coordinates, mode, size):
     assert check_against_evaluator(*resize(mode=mode, coordinate_transformation_mode=coordinates, **size)) == 0
 
