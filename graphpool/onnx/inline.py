@@ -98,19 +98,25 @@ _DOMAIN = "graphpool.inlined"
 
 _WITH_DEFINITIONS = ("", "ai.onnx", "ai.onnx.preview")
 
+_TAKEN_OVER = {("com.microsoft", "LinearAttention"): 27}
+"""Ops of ONNX Runtime that ONNX took over as they are, in this version."""
+
 
 def _definition(node: Node, types: Sequence[TypeProto | None], opsets: Mapping[str, int]) -> FunctionProto | None:
     """ONNX's definition of an op as a function, in the newest version that the opset has."""
-    if node.domain not in _WITH_DEFINITIONS:
+    taken = _TAKEN_OVER.get((node.domain, node.op_type))
+    if taken is None and node.domain not in _WITH_DEFINITIONS:
         return None
     import onnx
     from onnx import defs
 
-    wanted = opsets.get(node.domain, 1)
+    wanted = taken or opsets.get(node.domain, 1)
     try:
-        schema: Any = defs.get_schema(node.op_type, wanted, node.domain)
+        schema: Any = defs.get_schema(node.op_type, wanted, "" if taken else node.domain)
     except defs.SchemaError:
         return None
+    if taken and any(value for name, value in node.attrs.items() if name not in schema.attributes):
+        return None  # what ONNX did not take over
     if schema.has_function:
         versions, given = schema.function_opset_versions, None
     elif schema.has_context_dependent_function:
@@ -118,7 +124,7 @@ def _definition(node: Node, types: Sequence[TypeProto | None], opsets: Mapping[s
         given = [b"" if type_ is None else type_.SerializeToString() for type_ in types]
     else:
         return None
-    version = max((v for v in versions if v <= opsets.get("", wanted)), default=None)
+    version = max((v for v in versions if v <= (taken or opsets.get("", wanted))), default=None)
     if version is None:
         return None
     if given is None:

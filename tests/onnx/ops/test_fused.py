@@ -76,6 +76,27 @@ def causal_conv(activation="none", with_bias=True, taps=4, length=5):
     return ContributedCase("CausalConvWithState", [x, weights, bias, past], results, constants, attributes)
 
 
+def linear_attention(rule, length=5, heads=2, size=4):
+    queries, keys, values = (random_array((2, length, heads * size), seed=14 + k) for k in range(3))
+    past = random_array((2, heads, size, size), seed=17)
+    decay = -np.abs(random_array((2, length, heads), seed=18)) if "gated" in rule else None
+    rates = sigmoid(random_array((2, length, heads), seed=19)) if "delta" in rule else None
+    state, results = past.astype(float), []
+    for t in range(length):
+        q, k, v = (x[:, t].astype(float).reshape(2, heads, size, 1) for x in (queries, keys, values))
+        if decay is not None:
+            state = state * np.exp(decay[:, t, :, None, None])
+        change = v.swapaxes(2, 3)
+        if rates is not None:
+            change = rates[:, t, :, None, None] * (change - k.swapaxes(2, 3) @ state)
+        state = state + k * change
+        results.append((q.swapaxes(2, 3) @ state).reshape(2, -1) / np.sqrt(size))
+    inputs = [queries, keys, values, past, decay, *([] if rates is None else [rates])]
+    expected = [np.stack(results, 1).astype(np.float32), state.astype(np.float32)]
+    attributes = {"q_num_heads": heads, "kv_num_heads": heads, "update_rule": rule}
+    return ContributedCase("LinearAttention", inputs, expected, (), attributes)
+
+
 LEFT, RIGHT = random_array((2, 3, 5, 4), seed=7), random_array((2, 3, 4, 6), seed=8)
 PRODUCT = LEFT.astype(float) @ RIGHT
 ROW, COLUMN = A[:, None, :].astype(float), random_array((3, 4), seed=9)[None]
@@ -107,6 +128,7 @@ CASES = {
     "distances-of-none": case("CDist", [A[:0], COLUMN[0]], SQUARES[:0], metric="euclidean"),
     "causal-conv": causal_conv(), "causal-conv-silu": causal_conv("silu", with_bias=False),
     "causal-conv-step": causal_conv("swish", length=1), "causal-conv-point": causal_conv(taps=1),
+    **{f"linear-{rule}": linear_attention(rule) for rule in ("linear", "gated", "delta", "gated_delta")},
     "trilu": case("Trilu", [A, np.array(1)], np.triu(A, 1)), "trilu-low": case("Trilu", [A], np.tril(A), upper=0),
     "pad": replace(case("Pad", [A, np.array([1, 0, 0, 2])], np.pad(A, ((1, 0), (0, 2)))), constants=(1,)),
     "expand-dims": replace(case("ExpandDims", [A, np.array(1, np.int32)], A[:, None]), constants=(1,)),
@@ -136,6 +158,14 @@ def test_an_activation_that_has_no_expression_is_refused(attributes, reason):
     for fallback in (False, True):
         with pytest.raises(gp.UnsupportedError, match=reason):
             gp.onnx.load(model, fallback=fallback)
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_states_of_each_token_are_refused(fallback):
+    attention = linear_attention("linear")
+    model, _ = replace(attention, attributes=attention.attributes | {"state_window": 2}).model()
+    with pytest.raises(gp.UnsupportedError, match="LinearAttention"):
+        gp.onnx.load(model, fallback=fallback)
 
 
 @pytest.mark.parametrize("fallback", [False, True])
