@@ -8,12 +8,14 @@ nobody listens before, or by `listen`: it takes 2 ms of the start of a worker.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .config import LOG_TOPICS, get
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable
 
 _INFO = 20
 """`logging.INFO`"""
@@ -22,29 +24,32 @@ _INFO = 20
 class Topic:
     """A logger below ``graphpool``, which is there when somebody may listen."""
 
-    __slots__ = ("_logger", "_name")
+    __slots__ = ("_logger", "_name", "is_on")
+
+    is_on: Callable[[], bool]
+    """Whether somebody listens to the lines of this topic: a method of the logger, once that is there."""
 
     def __init__(self, name: str) -> None:
         self._name = f"graphpool.{name}"
         self._logger: logging.Logger | None = None
+        self.is_on = self._is_on
 
-    def is_on(self) -> bool:
-        """Whether somebody listens to the lines of this topic."""
-        logger = self._logger or self._find()
-        return logger is not None and logger.isEnabledFor(_INFO)
+    def _is_on(self) -> bool:
+        """`is_on` until there is a logger."""
+        return "logging" in sys.modules and self._find().isEnabledFor(_INFO)
 
     def info(self, text: str, *values: Any) -> None:
         """Log a line with these values in it."""
-        logger = self._logger or self._find()
-        if logger is not None:
-            logger.info(text, *values, stacklevel=2)
-
-    def _find(self) -> logging.Logger | None:
-        """The logger; None while nobody has imported `logging`."""
         if "logging" in sys.modules:
+            self._find().info(text, *values, stacklevel=2)
+
+    def _find(self) -> logging.Logger:
+        """The logger, which is there once somebody has imported `logging`."""
+        if self._logger is None:
             import logging
 
             self._logger = logging.getLogger(self._name)
+            self.is_on = partial(self._logger.isEnabledFor, _INFO)
         return self._logger
 
 

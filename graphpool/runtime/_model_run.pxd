@@ -29,5 +29,6 @@ cdef class ModelRun:
     cdef UseCount count
     cdef object queue
     cpdef dict dense(self, InputPorts ports, dict given)
+    cdef object _run_in_turn(self, dict arrays, work, tuple given)
     cdef object _in_turn(self, work, tuple given)
     cpdef FormUse enter(self, dict arrays, states=*)

@@ -230,13 +230,17 @@ cdef class ModelRun:
         if outputs is not None:
             check_outputs(outputs, arrays, self.outputs)
         try:
-            return self.run_in_turn(arrays, self._run, arrays, outputs)
+            return self._run_in_turn(arrays, self._run, (arrays, outputs))
         except GraphpoolError as error:
             error_log.info("%s: %s: %s", self.name, type(error).__name__, error)
             raise
 
     def run_in_turn(self, dict arrays not None, work, *given):
         """What `in_turn` returns of a run for these inputs; whoever listens is told of it."""
+        return self._run_in_turn(arrays, work, given)
+
+    cdef object _run_in_turn(self, dict arrays, work, tuple given):
+        """As `run_in_turn`."""
         if spans.opener is not None or execute_log.is_on() or profile_log.is_on():
             return self._run_told(arrays, work, *given)
         return self._in_turn(work, given)

@@ -179,8 +179,9 @@ class MemoryQueue(Locked):
         except OutOfMemoryError as error:
             if not self._may_fit_later(number, error, own_nbytes):
                 raise
-        finally:
-            self._end(None)
+        finally:  # as `_end`, on the path of every run
+            self._jobs.end()
+            self._budget.wake()
         return self._try_in_turn(partial(work, *given), own_nbytes, _Waiter(is_load))
 
     def load(self, work: Callable[[], V]) -> V:
