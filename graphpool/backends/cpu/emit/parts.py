@@ -105,9 +105,12 @@ def lower_pad(lowering: Lowering, op: Op) -> None:
         source = source.cut(axis, largest(-a, 0), largest(source.shape[axis] + least(a, 0) + least(b, 0), 0))
         inside = inside.cut(axis, largest(a, 0), source.shape[axis])
     if op.attrs["mode"] == "constant":
-        for border in _borders(place, before, after):
-            fill(lowering, border, op.attrs["value"])
+        borders = _borders(place, before, after)
+        if borders is None:
+            fill(lowering, place, op.attrs["value"])
         lowering.move(source, inside)
+        for border in borders or ():  # behind the inside, whose cache lines they share
+            fill(lowering, border, op.attrs["value"])
     else:
         lowering.move(source, inside)
         for axis in range(len(source.shape)):
@@ -115,24 +118,22 @@ def lower_pad(lowering: Lowering, op: Op) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
-_LONG_RUN = 64
-"""Elements of a border that lie one behind the other, from which on filling it alone is faster than filling all."""
+_RUN_COST = 20
+"""Elements that are filled in the time that one more run of them takes, which lies apart from the one before."""
 
 
-def _borders(place: Value, before: Sequence[int], after: Sequence[int]) -> list[Value]:
-    """What a constant has to fill: what lies around the inside, or everything."""
+def _borders(place: Value, before: Sequence[int], after: Sequence[int]) -> list[Value] | None:
+    """What lies around the inside, for a constant; None where filling everything is faster."""
     if any(map(is_variable, (*place.shape, *before, *after))):
-        return [place]
-    padded = [axis for axis, pads in enumerate(zip(before, after, strict=True)) if max(pads) > 0]
-    runs = [prod(place.shape[axis + 1 :]) for axis in padded]
-    if min(runs, default=_LONG_RUN) < _LONG_RUN:
-        return [place]
-    borders, rest = [], place
-    for axis in padded:
-        low, high, dim = max(before[axis], 0), max(after[axis], 0), rest.shape[axis]
-        borders += [rest.cut(axis, at, count) for at, count in ((0, low), (dim - high, high)) if count]
+        return None
+    borders, rest, cost = [], place, 0
+    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
+        low, high, dim = max(low, 0), max(high, 0), rest.shape[axis]
+        for border in [rest.cut(axis, at, count) for at, count in ((0, low), (dim - high, high)) if count]:
+            cost += prod(border.shape) + _RUN_COST * prod(border.shape[:axis])
+            borders.append(border)
         rest = rest.cut(axis, low, dim - low - high)
-    return borders
+    return borders if cost < prod(place.shape) else None
 
 
 def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: int, mode: str) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import copysign, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,15 +10,15 @@ import numpy as np
 from ...._kernels.core.call import DTYPE_CODES
 from ...._kernels.eltwise.eltwise import EltwiseBuilder
 from ....graph.shapes import scale_group_axis
+from ....typing import DataType
 from ..support import register_of_type
+from .values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ....graph.op import Op
-    from ....typing import DataType
     from .lowering import Lowering
-    from .values import Value
 
 __all__ = ["Region", "fill", "region_name"]
 
@@ -142,7 +142,12 @@ class Region:
 
 
 def fill(lowering: Lowering, place: Value, number: float) -> None:
-    """Write one number everywhere."""
+    """Write one number everywhere; a copy takes less than a program where runs of elements are short."""
+    is_zero = number == 0 and copysign(1, number) > 0  # the same bytes in all types
+    if place.dtype is DataType.F32 or (is_zero and place.dtype.bits >= 8):
+        literal = lowering.literal(np.array([number], np.float32))
+        lowering.move(Value(place.dtype, place.shape, (0,) * len(place.shape), literal.buffer), place)
+        return
     region = Region(lowering, place.shape, register=register_of_type(place.dtype))
     region.write(place, region.builder.const(number))
     region.emit("eltwise(fill)")
