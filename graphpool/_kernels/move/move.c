@@ -201,8 +201,12 @@ GP_TURN_BLOCK(uint64_t, 2)
                     for (int64_t l = 0; l < gp_min(N, t->n1 - j); l++)                                                 \
                         square[j + l][i + k] = ((const type *)(src + k * t->src0))[l];                                 \
             }                                                                                                          \
-        for (int64_t j = 0; j < t->n1; j++)                                                                            \
-            memcpy(t->dst + j * t->dst1, square[j], t->n0 * sizeof(type));                                             \
+        if (t->n0 == GP_TURN) /* calls of memcpy would take as long as the rest */                                     \
+            for (int64_t j = 0; j < t->n1; j++)                                                                        \
+                memcpy(t->dst + j * t->dst1, square[j], sizeof square[j]);                                             \
+        else                                                                                                           \
+            for (int64_t j = 0; j < t->n1; j++)                                                                        \
+                memcpy(t->dst + j * t->dst1, square[j], t->n0 * sizeof(type));                                         \
     }                                                                                                                  \
     static void fill_##type(const copy_tile *t)                                                                        \
     {                                                                                                                  \
