@@ -56,12 +56,18 @@ def copy(
 
 
 def _paired_axes(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Axes (dim, src stride, dst stride) by dst stride, then the one of least src stride moved to the second place."""
+    """Axes (dim, src stride, dst stride) by dst stride, then the one of least src stride moved to the second place.
+
+    Where that is the first one itself, the next one is the second, or if that is sure to be short the one behind it: a
+    row that is repeated is copied with others like it.
+    """
     axes = sorted(axes, key=lambda axis: abs(axis[2]))
     if len(axes) == 1:
         return [*axes, (1, 0, 0)]
     steps = [abs(axis[1]) or math.inf for axis in axes]
     partner = max(1, steps.index(min(steps)))
+    if steps[0] == abs(axes[0][2]) == 1 and len(axes) > 2 and not is_variable(axes[1][0]):
+        partner = 2 if axes[1][0] <= _FEW_PLANES else 1
     return [axes[0], axes[partner], *axes[1:partner], *axes[partner + 1 :]]
 
 
@@ -78,7 +84,7 @@ def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
         if is_variable(first) or first > _FEW_PLANES:
             return [_TURN // 2 if itemsize == 8 else _TURN] * 2
     row = least(largest(first, 1), _TASK_NBYTES // itemsize)
-    return [row, largest(1, _TASK_NBYTES // itemsize // row)]
+    return [row, least(largest(second, 1), largest(1, _TASK_NBYTES // itemsize // row))]
 
 
 def concat(shapes: Sequence[Sequence[int]], axis: int, itemsize: int, *, isa: str | None = None) -> KernelCall:

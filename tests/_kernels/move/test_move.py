@@ -39,6 +39,15 @@ def test_transpose(shape, itemsize, isa):
     np.testing.assert_array_equal(run_copy(view, itemsize, isa), view)
 
 
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("width", [1, 5, 31, 63, 64, 65, 127, 128, 200, 511, 512, 513, 700])
+@pytest.mark.parametrize("repeats", [1, 2, 5])
+def test_rows_of_any_length_that_repeat(repeats, width, isa):
+    rows = numbered((9, 1, width + 3), 1)[:, :, :width]
+    view = np.broadcast_to(rows, (9, repeats, width))
+    np.testing.assert_array_equal(run_copy(view, 1, isa), view)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_copy_of_any_view(data):
