@@ -35,8 +35,8 @@ static void add_row(const gp_overlap *p, const column *columns, const float *src
     const gp_window *w = &p->rows.window;
     const int64_t plane = w->in[0] * w->in[1] * w->in[2];
     for (int64_t k = 0; k < w->kernel[2]; k++, src += plane) {
-        const float *from = src + columns[k].first;
-        float *to = lines + columns[k].line + columns[k].at;
+        const float *restrict from = src + columns[k].first;
+        float *restrict to = lines + columns[k].line + columns[k].at;
         for (int64_t i = 0; i < columns[k].count; i++)
             to[i] += from[i];
     }
@@ -45,6 +45,10 @@ static void add_row(const gp_overlap *p, const column *columns, const float *src
 /* Results of one channel, `step` elements apart. */
 static void interleave(const float *lines, int64_t line, int64_t stride, int64_t n, float *to, int64_t step)
 {
+    if (stride == 1 && step == 1) {
+        memcpy(to, lines, (size_t)n * sizeof *to);
+        return;
+    }
     if (stride == 2 && step == 1) {
         const float *odd = lines + line;
         for (int64_t i = 0; i < n / 2; i++) {

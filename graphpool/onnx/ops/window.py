@@ -99,7 +99,10 @@ def _pads_for(
 
 
 def _col2im(n: NodeView) -> Value:
-    """Sums of overlapping blocks: a transposed convolution whose kernels put each element in its place."""
+    """Sums of overlapping blocks: a transposed convolution whose kernels put each element in its place.
+
+    Channels do not meet, so each is an image of its own.
+    """
     image, block = n.ints("image_shape", 1), n.known(2).tolist()
     assert image is not None  # ONNX has it as an input alone
     spatial, size = len(image), prod(block)
@@ -111,13 +114,14 @@ def _col2im(n: NodeView) -> Value:
         count, rest = divmod(room, options["strides"][k])
         counts.append(count + 1)
         rests.append(rest)
-    channels = n[0].shape[1] // size
-    n.allow_table(16 * channels * size * size)
-    places = n.literal(np.tile(np.eye(size).reshape(size, 1, *block), (channels, 1, *[1] * spatial)), n[0])
-    return n.emit(
-        "ConvTranspose", n.reshape(n[0], (n[0].shape[0], channels * size, *counts)), places, **options,
-        dilations=dilations, groups=channels, weights_format="IOX", output_padding=rests,
+    batch, channels = n[0].shape[0], n[0].shape[1] // size
+    n.allow_table(16 * size * size)
+    places = n.literal(np.eye(size).reshape(size, 1, *block), n[0])
+    images = n.emit(
+        "ConvTranspose", n.reshape(n[0], (batch * channels, size, *counts)), places, **options,
+        dilations=dilations, weights_format="IOX", output_padding=rests,
     )  # fmt: skip
+    return n.reshape(images, (batch, channels, *image))
 
 
 def _max_unpool(n: NodeView) -> Value:
