@@ -297,7 +297,9 @@ class ModelForms(ModelRun):
             return self.variable.form(given | states.shapes, deciding, exactly, compile_form, states.dims, states.pairs)
         if self.declared is not None:
             self.declared.prepare()
-            self._make_room(0, max((form.variable.instance_nbytes for form in self.variable), default=0))
+            with self._arenas.kept():
+                self._make_room(0, max((form.variable.instance_nbytes for form in self.variable), default=0))
+                return self.variable.form(given, deciding, exactly, self._compile)
         return self.variable.form(given, deciding, exactly, self._compile)
 
     def _discard(self, form: Executable) -> None:

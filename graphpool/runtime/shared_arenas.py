@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..errors import OutOfMemoryError, StateError, explain
@@ -10,7 +11,7 @@ from ..memory._arena import ArenaPool
 from .inner_models import is_inner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ..memory import Budget
     from ..memory._lease import Lease
@@ -101,6 +102,16 @@ class SharedArenas(Locked):
             self.close()
         elif most < self._pool.nbytes:
             self.shrink(most)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the size while users change: the next one may need what the last one needed."""
+        nbytes = self._pool.nbytes
+        self.enter(nbytes)
+        try:
+            yield
+        finally:
+            self.leave(nbytes)
 
     def close(self) -> None:
         """Free the arenas, leased ones when they are released. Idempotent."""

@@ -124,6 +124,17 @@ def test_every_arena_of_a_form_is_the_same():
         assert model.stats().arena_nbytes == max(sizes)
 
 
+def test_arenas_stay_where_one_program_takes_the_place_of_another(engine):
+    images = np.zeros((64, 1, 8, 8), np.float32)
+    with gp.onnx.load(model_path("digits_transformer"), engine=engine, shapes={"batch": (1, 64)}) as model:
+        model.run({"image": images})
+        before, misses = engine.source.stats().total_count, model.stats().misses
+        for rows in (8, 64, 40, 8):
+            model.run({"image": images[:rows]})
+        assert model.stats().misses == misses + 4
+        assert engine.source.stats().total_count == before
+
+
 # ---- the limit
 
 
