@@ -243,6 +243,8 @@ CASES: dict[str, Case] = {
     "Slice 128x3072": ((128, 3072), [Node("Slice", (np.array([64]), np.array([2048]), np.array([1])))]),
     "Pad 3x224x224": ((1, 3, 224, 224), [Node("Pad", (np.array([0, 0, 3, 3, 0, 0, 3, 3]),))]),
     "Pad of rows 128x3072": ((128, 3072), [Node("Pad", (np.array([0, 0, 10, 0]),))]),
+    "Col2Im k3 64 56x56": ((1, 576, 3136), [
+        Node("Col2Im", (np.array([56, 56]), np.array([3, 3])), {"pads": [1, 1, 1, 1]})]),
     "Expand 8x1x128x64": ((8, 1, 128, 64), [Node("Expand", (np.array([8, 12, 128, 64]),))]),
     "SpaceToDepth 16x112x112": ((1, 16, 112, 112), [Node("SpaceToDepth", (), {"blocksize": 2})]),
     "Gather 128 rows 30000x768": ((30000, 768), [Node("Gather", (numbers("int64", 128, largest=29999),))]),
