@@ -21,7 +21,7 @@ from tests.helpers.variable_programs import Comparison, make_unknown, other_shap
 
 onnx = pytest.importorskip("onnx")
 
-FEWEST_ALIKE = {"cnn": 1, "attention": 4, "attention_of_bytes": 3, "host": 0, "control": 15}
+FEWEST_ALIKE = {"cnn": 1, "attention": 4, "attention_of_bytes": 3, "host": 0, "control": 15, "deciding": 17}
 """Model -> random shapes that its compilation for the largest ones must serve, where these are fewer than 20 of 32."""
 
 

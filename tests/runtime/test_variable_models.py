@@ -11,6 +11,7 @@ import pytest
 import graphpool as gp
 from tests.cases.unknown_sizes import MODELS, DynamicModel
 from tests.helpers.memory import run_threads
+from tests.helpers.variable_programs import Comparison
 
 onnx = pytest.importorskip("onnx")
 
@@ -506,3 +507,18 @@ def test_partitions_have_the_sizes_of_their_form(engine, name):
                 assert not any(port.varies for port in (*partition.input_ports, *partition.output_ports))
                 with copied.compile(partition.input_ports, partition.output_ports, engine):
                     pass
+
+
+def test_scratch_that_some_sizes_do_without_asks_for_no_compilation(engine):
+    """Few rows of a long product have their sums in registers, more rows those of a part of it in scratch memory."""
+    weights = np.random.default_rng(0).standard_normal((2048, 64)).astype(np.float32)
+    product = (onnx.helper.make_node("MatMul", ["x", "w"], ["y"]),)
+    case = DynamicModel(product, {"x": ("f", "n", 2048)}, {"y": 2}, {"w": weights}, {"n": (2, 12)})
+    with case.load(engine) as model:
+        for n in (2, 7, 12, 3, 6, 8):
+            x = np.random.default_rng(n).standard_normal((n, 2048)).astype(np.float32)
+            np.testing.assert_allclose(model.run({"x": x})["y"], x @ weights, rtol=1e-4, atol=1e-3)
+        assert model.stats().compilations == 1
+        with Comparison.of(model, {"x": x}) as comparison:
+            comparison.compare([{"x": (n, 2048)} for n in range(2, 13)])
+            assert comparison.counts["alike"] + comparison.counts["alike but for sizes"] >= 8

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass, replace
-from graphpool._sizes import hint_of
+from graphpool._sizes import hint_of, is_variable
 from graphpool.fork import cached_property
 
 from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_scratch, count_threads
@@ -134,10 +134,13 @@ def _renumber(lists: Sequence[Sequence[ListedCall]], order: Sequence[int]) -> li
 
 
 def _with_scratch(steps: Sequence[Step], nthreads: int) -> list[Step]:
-    """The steps with a buffer for what their kernels need while they run on so many threads."""
+    """The steps with a buffer for what their kernels need while they run on so many threads.
+
+    What varies may be nothing for some sizes: that is no reason to compile for them apart.
+    """
     return [
         step._replace(scratch=Buffer(ARENA, count_scratch(step.call.scratch_nbytes, nthreads)))
-        if step.call.scratch_nbytes
+        if is_variable(step.call.scratch_nbytes) or step.call.scratch_nbytes
         else step
         for step in steps
     ]
