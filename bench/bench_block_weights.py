@@ -1,6 +1,7 @@
 """What do weights cost that the user has packed (option 2), beside those that the constant tensor cache keeps?
 
-    python -m bench.bench_block_weights [--rounds 200] [--places 5]    the table
+    python -m bench.bench_block_weights [--rounds 200] [--places 5] [--only TEXT]   the table
+    python -m bench.bench_block_weights --wide      many shapes, each in every data type
 
 The bars: as many bytes as plain weights, up to 6 % (Winograd aside), and at most 1.02 of the cached way's time.
 
@@ -79,6 +80,50 @@ CASES: dict[str, Callable[[], Case]] = {
 }  # fmt: skip
 
 
+KINDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "1x1, 64 to 256": ((1, 64, 28, 28), (256, 64, 1, 1), {}),
+    "1x1, 37 to 64": ((1, 37, 28, 28), (64, 37, 1, 1), {}),
+    "1x1, 64 to 37": ((1, 64, 28, 28), (37, 64, 1, 1), {}),
+    "1x1, 64 to 5": ((1, 64, 28, 28), (5, 64, 1, 1), {}),
+    "3x3, 64 to 64": ((1, 64, 28, 28), (64, 64, 3, 3), {}),
+    "3x3, 3 to 32": ((1, 3, 56, 56), (32, 3, 3, 3), {}),
+    "3x3, 64 to 3": ((1, 64, 56, 56), (3, 64, 3, 3), {}),
+    "7x7, 3 to 64": ((1, 3, 112, 112), (64, 3, 7, 7), {"strides": [2, 2]}),
+    "7x7, 1 to 8": ((1, 1, 56, 56), (8, 1, 7, 7), {}),
+    "3x3, 4 groups of 32": ((1, 128, 28, 28), (128, 32, 3, 3), {"groups": 4}),
+    "3x3, 8 groups of 4": ((1, 32, 28, 28), (32, 4, 3, 3), {"groups": 8}),
+    "3x3, 3 groups of 19": ((1, 57, 28, 28), (57, 19, 3, 3), {"groups": 3}),
+    "depthwise 3x3, 256": ((1, 256, 28, 28), (256, 1, 3, 3), {"groups": 256}),
+    "depthwise 5x5, 40": ((1, 40, 28, 28), (40, 1, 5, 5), {"groups": 40}),
+    "1-D 3, 64 to 64": ((1, 64, 256), (64, 64, 3), {"strides": [1], "dilations": [1], "pads": 1}),
+    "1-D depthwise 5, 128": ((1, 128, 256), (128, 1, 5), {"strides": [1], "dilations": [1], "groups": 128, "pads": 2}),
+    "3-D 3x3x3, 16 to 32": (
+        (1, 16, 8, 14, 14), (32, 16, 3, 3, 3), {"strides": [1] * 3, "dilations": [1] * 3, "pads": 1},
+    ),
+    "transposed 4x4, 64 to 64": ((1, 64, 28, 28), (64, 64, 4, 4), {"kind": "ConvTranspose", "strides": [2, 2]}),
+    "transposed 2x2, 64 to 24": ((1, 64, 28, 28), (64, 24, 2, 2), {"kind": "ConvTranspose", "strides": [2, 2]}),
+}  # fmt: skip
+"""Of the wide table: shapes of the input and the weights, and attributes; each in every data type that it is for."""
+
+
+def wide(kind: str, dtype: str) -> Case:
+    """A convolution of the wide table."""
+    x, w, attrs = KINDS[kind]
+    attrs = dict(attrs)
+    if "pads" in attrs:
+        pads = [attrs.pop("pads")] * (len(w) - 2)
+        attrs |= {"pads_begin": pads, "pads_end": pads}
+    return convolution(x, w, dtype, **attrs)
+
+
+WIDE: dict[str, Callable[[], Case]] = {
+    **{f"{kind}, {dtype}": lambda kind=kind, dtype=dtype: wide(kind, dtype)  # type: ignore[misc]
+       for kind in KINDS for dtype in ("f32", "bf16", "f16", "u8")},
+    **{f"product, {dtype}, {m}": lambda m=m, dtype=dtype: product(m, dtype)  # type: ignore[misc]
+       for dtype in ("f32", "bf16", "s8", "u8", "s4", "u4") for m in (1, 16)},
+}  # fmt: skip
+
+
 def compile_both(case: Case, engine: gp.Engine) -> tuple[list[Callable[[], Any]], float]:
     """An execution with cached weights and one with packed ones; bytes of these over those of plain weights."""
     builder, free = case
@@ -126,12 +171,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--places", type=int, default=5)
+    parser.add_argument("--wide", action="store_true", help="many shapes, each in every data type")
+    parser.add_argument("--only", default="", help="the cases whose names have this")
     arguments = parser.parse_args()
     print(
         "| weights | bytes over plain | cached, µs | packed by the user, µs | over cached |\n|---|---:|---:|---:|---:|"
     )
-    for name, make in CASES.items():
+    for name, make in (WIDE if arguments.wide else CASES).items():
         times = []
+        if arguments.only not in name:
+            continue
         for _ in range(arguments.places):
             with gp.Engine(threads=1) as engine:
                 runs, ratio = compile_both(make(), engine)
