@@ -420,12 +420,12 @@ def test_a_branch_is_compiled_when_it_is_taken():
 
 def test_a_body_may_have_nodes_of_the_host():
     nodes = [node("Det", ["s"], ["d"]), node("Div", ["s", "d"], ["t"]), node("Add", ["t", "x"], ["u"])]
-    body = body_of(nodes, [info("s", [2, 2])], [info("u", [2, 2])])
-    model = run_loop(body, {"x0": ([2, 2],)}, {"y": [2, 2]}, {"x": ([2, 2],)})
+    body = body_of(nodes, [info("s", [5, 5])], [info("u", [5, 5])])
+    model = run_loop(body, {"x0": ([5, 5],)}, {"y": [5, 5]}, {"x": ([5, 5],)})
     with pytest.raises(gp.UnsupportedError, match=r"'round' \(Loop\).*Det"):
         gp.onnx.load(model, fallback=False).run({})
     with gp.onnx.load(model) as loaded:
-        wanted, x = floats(2, 2), np.eye(2, dtype=np.float32)
+        wanted, x = floats(5, 5), np.eye(5, dtype=np.float32)
         found = loaded.run({"n": np.array(5), "x0": wanted, "x": x})["y"]
         for _ in range(5):
             wanted = wanted / np.linalg.det(wanted) + x
