@@ -133,7 +133,6 @@ class MemoryQueue(Locked):
         self._waits = self._timeouts = 0
         self._waited_s = 0.0
         self._results: WeakSet[ResultArrays] = WeakSet()  # of models
-        self._newcomers: WeakSet[Newcomer] = WeakSet()
         self._reset()
         super().__init__()
 
@@ -146,6 +145,7 @@ class MemoryQueue(Locked):
         self._charging = threading.RLock()
         self._jobs.forget()
         self._line: list[_Waiter] = []  # runs, then loads
+        self._newcomers: WeakSet[Newcomer] = WeakSet()
 
     def run(self, work: Callable[..., V], own_nbytes: Callable[[], int], *given: Any, is_load: bool = False) -> V:
         """What `work` returns, which may be tried several times; raises what it raises.
