@@ -143,9 +143,9 @@ class Region:
 
 def fill(lowering: Lowering, place: Value, number: float) -> None:
     """Write one number everywhere; a copy takes less than a program where runs of elements are short."""
-    is_zero = number == 0 and copysign(1, number) > 0  # the same bytes in all types
+    is_zero = number == 0 and copysign(1, number) > 0  # zero bytes in all types, of which the widest has 16
     if place.dtype is DataType.F32 or (is_zero and place.dtype.bits >= 8):
-        literal = lowering.literal(np.array([number], np.float32))
+        literal = lowering.literal(np.zeros(16, np.uint8) if is_zero else np.array([number], np.float32))
         lowering.move(Value(place.dtype, place.shape, (0,) * len(place.shape), literal.buffer), place)
         return
     region = Region(lowering, place.shape, register=register_of_type(place.dtype))
