@@ -93,8 +93,8 @@ Phases = tuple[tuple[Phase, "ConvFormat", int], ...]
 def find_phases(site: ConvSite) -> Choice | None:
     """The transposed convolution phase by phase, with weights kept by the constant tensor cache.
 
-    None where they are no constants, BLAS is forced, or a phase is no convolution, or has more axes than its kernel
-    walks.
+    None where they are no constants, BLAS is forced, no phase is a convolution, or one has more axes than its kernel
+    walks. Results of other phases are the bias: strides may be larger than the kernel.
     """
     lowering, op = site.lowering, site.op
     if site.group.dequantized or forced("ConvTranspose") == "blas":
@@ -179,7 +179,7 @@ def _emit_overlap(site: ConvSite, place: Value | None) -> Value:
 
 
 def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phase] | None:
-    """The phases of every axis combined."""
+    """The phases of every axis combined, without those whose results meet no tap, or nothing of the source."""
     src, dst = (lowering.shapes[tensor.id] for tensor in (op.inputs[0], op.outputs[0]))
     axes = axes_of(op, len(src))
     ndim = len(kernel)
@@ -192,20 +192,27 @@ def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phas
         sizes = src[axis], dst[axis], kernel[k]
         starts = range(min(strides[k], dst[axis]))
         by_axis.append([_Axis.find(start, sizes, strides[k], dilations[k], begin[k]) for start in starts])
-    found = [phase for phase in product(*by_axis) if None not in phase]
-    return found if len(found) == prod(map(len, by_axis)) else None  # type: ignore[return-value]
+    return [phase for phase in product(*by_axis) if None not in phase]  # type: ignore[misc]
 
 
 def _emit(site: ConvSite, weights: PackedWeights[Phases], place: Value | None) -> Value:
     """The transposed convolution with its bias and post-ops, to `place`."""
     assert place is not None  # that of what stands in
     lowering, group, axis, bias = site.lowering, site.group, site.axes[1], weights.bias
-    fused = site.find_post_ops(place, weights, lambda image: _fits(site, weights.format, image))
+    strides = per_axis(site.op.attrs, "strides", len(site.axes) - 2)
+    starts = [min(pair) for pair in zip(strides, pick(place.shape, site.axes[2:]), strict=True)]
+    has_gaps = len(weights.format) < prod(starts)
+    fused = None if has_gaps else site.find_post_ops(place, weights, lambda image: _fits(site, weights.format, image))
     if fused is not None:
         _emit_calls(site, weights, fused, place)
         return place
     is_early = is_plain_bias(bias)
     sums = lowering.temporary(place.shape, DataType.F32, _rows_of(site))
+    if has_gaps:
+        region = Region(lowering, sums.shape, order=site.order)
+        value = region.load_along(bias, axis) if is_early and bias is not None else region.builder.const(0.0)
+        region.write(sums, value)
+        region.emit("eltwise(fill)")
     _emit_calls(site, weights, FusedPostOps(bias if is_early else None), sums)
     ops = group.ops[weights.folded :]
     region = Region(lowering, place.shape, order=site.order)

@@ -151,9 +151,23 @@ def test_inside_a_region_of_images(engine):
     assert names.count("any_copy") <= 3
 
 
-def test_a_phase_without_taps_keeps_the_plain_kernel(engine):
-    names = run(engine, lambda b: conv_transpose(b, b.input((1, 3, 3, 20)), 16, (1, 1), bias=True, strides=[2, 2]))
-    assert "f32_conv_packed" not in names
+@pytest.mark.parametrize(
+    ("kernel", "attrs", "phases"),
+    [
+        ((1, 1), {"strides": [2, 2]}, 1),
+        ((2, 3), {"strides": [3, 2], "pads_begin": [1, 0]}, 4),
+        ((3, 2), {"strides": [4, 5], "groups": 2, "output_padding": [3, 4]}, 6),
+        ((2, 2), {"strides": [4, 4], "dilations": [2, 2], "pads_begin": [1, 1], "pads_end": [0, 1]}, 4),
+    ],
+)
+@pytest.mark.parametrize("later", ["", "ReLU", "Sigmoid"])
+def test_results_that_meet_no_tap_are_the_bias(engine, kernel, attrs, phases, later):
+    def build(b):
+        y = conv_transpose(b, b.input((2, 3, 4, 20)), 16, kernel, bias=True, **attrs)
+        if later:
+            b.op(later, y)
+
+    assert run(engine, build).count("f32_conv_packed") == phases
 
 
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
