@@ -29,7 +29,7 @@ from ._streams cimport (
 )
 from ._trace cimport Slice, count_run, current_thread, enter_recording, jitter, leave_recording, put_slice
 
-from graphpool._sizes import Preference
+from graphpool._sizes import Preference, is_variable
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.schedule.control import ListedCall
 
@@ -257,6 +257,8 @@ cdef void run_thread(void *context, int64_t thread) noexcept nogil:
 def count_threads(calls, threads, streams=0):
     """Threads that a run of these calls can use: at most `threads`; on one stream, at most the tasks of the largest.
 
+    Several tasks whose number varies may be as many as there are threads: how many there are is no decision.
+
     InvalidArgumentError: a call has too many tasks.
     """
     for call in calls:
@@ -267,7 +269,7 @@ def count_threads(calls, threads, streams=0):
     most = 1
     with Preference(*[call.ntasks for call in calls]):
         for call in calls:
-            if call.ntasks >= threads:
+            if call.ntasks >= (min(2, threads) if is_variable(call.ntasks) else threads):
                 return threads
             if call.ntasks > most:
                 most = int(call.ntasks)

@@ -116,10 +116,11 @@ def test_a_planner_that_fails_leaves_the_engine_as_it_was():
         gp.Engine(threads=1, planner=failing) as engine,
         gp.onnx.load(model_path("digits_cnn"), engine=engine) as model,
     ):
+        loaded = engine.budget.in_use
         for _ in range(2):
             with pytest.raises(gp.BackendError, match="planner failing failed"):
                 model.run({"image": IMAGES[:2]})
-        assert engine.budget.in_use == 0
+        assert engine.budget.in_use == loaded
 
 
 @pytest.mark.parametrize("shapes", [None, {"batch": (1, 8)}], ids=["open", "declared"])

@@ -144,6 +144,21 @@ def test_small_models(alone, name, mode):
             assert comparison.counts[outcome] >= FEWEST_ALIKE.get(name, 20)
 
 
+@pytest.mark.parametrize("name", ["mlp", "attention", "recurrent", "shared"])
+def test_many_threads_ask_for_few_compilations_more(alone, name):
+    """How many tasks there are decides nothing."""
+    case, declined = MODELS[name], []
+    with gp.Engine("cpu", threads=16) as many:
+        for engine in (alone, many):
+            rng = np.random.default_rng(1)
+            arrays = case.arrays({key: most for key, (_, most) in case.sizes.items()}, rng)
+            others = [case.arrays(case.draw(rng), rng) for _ in range(20)]
+            with case.load(engine) as model, Comparison.of(model, arrays) as comparison:
+                comparison.compare([{key: array.shape for key, array in other.items()} for other in others])
+                declined.append(comparison.counts["declined"])
+    assert declined[1] <= declined[0] + 2
+
+
 def test_attention_does_not_ask_which_size_is_larger(alone):
     case, rng = MODELS["attention"], np.random.default_rng(3)
     sizes = [(12, 5, 30), (5, 12, 30), (30, 8, 5), (8, 30, 5), (40, 4, 9), (4, 50, 20)]
@@ -151,7 +166,7 @@ def test_attention_does_not_ask_which_size_is_larger(alone):
     shapes = [{name: array.shape for name, array in arrays.items()} for arrays in given[1:]]
     with case.load(alone) as model, Comparison.of(model, given[0]) as comparison:
         comparison.compare(shapes)
-        assert comparison.counts == {"alike": len(sizes)}
+        assert comparison.counts["alike"] + comparison.counts["alike but for sizes"] == len(sizes)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

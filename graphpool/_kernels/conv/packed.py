@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
-from graphpool._sizes import Preference, is_variable, largest, least
+from graphpool._sizes import Preference, is_variable, key_of, largest, least
 from graphpool.errors import UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
@@ -259,6 +259,8 @@ def _share(
         cols = find_cols(pixels)
         return runs.count * weights.groups * -(-weights.oc // cols), cols
 
+    if is_variable(runs.pixels) and (stage or key_of(runs.line) != key_of(runs.pixels)):
+        return pixels, find_cols(pixels)  # of whole lines
     line = largest(window.dst[2], 1) if stage else runs.line
     unit = line if not is_variable(runs.pixels) and line < runs.pixels else TILE_ROWS
     fixed = PANEL_ROWS + (line if stage else 0)  # two tasks both stage a row or so

@@ -21,6 +21,9 @@ MOST_BATCH_AXES = 10
 _ROUNDS = 1, 2, 4
 """Tasks of a thread that are tried when work is shared."""
 
+_FEW_THREADS = 4
+"""Threads for which most products have tasks enough whatever their sizes."""
+
 
 def aligned(nbytes: int) -> int:
     """`nbytes` rounded up to whole cache lines of 64 bytes."""
@@ -45,11 +48,15 @@ def shared_part(
     """What a task takes of an extent: `part`, or other whole units, `most` at most, with which threads end sooner.
 
     `tasks` says of a part of some size how many tasks work on it, and how wide each is: a task takes the time of its
-    part and of `fixed` more, times its width. Where sizes vary it stays `part`: which is best would be a decision that
-    every compilation for them rests on.
+    part and of `fixed` more, times its width. Where sizes vary, which part is best would be a decision that a
+    compilation rests on: then many threads have a task each, of two units or more, and few have `part`.
     """
     count, width = tasks(part)
-    if threads == 1 or any(map(is_variable, (extent, part, count, width, fixed, unit))):
+    if any(map(is_variable, (extent, part, count, width, fixed, unit))):
+        if threads <= _FEW_THREADS:
+            return part
+        return least(part, largest(even_part(extent, threads // largest(count, 1), unit), 2 * unit))
+    if threads == 1:
         return part
 
     def time(size: int) -> int:
