@@ -143,8 +143,7 @@ def _build(
     """Blocks, parts of scratch and parameter block of a problem."""
     products = _products(tile)
     ic, oc, step = matrices.k, matrices.n, 2 * matrices.panel
-    cols = max(_COLS // step, 1) * step
-    block = _tile_block(tiles, products, ic, step)
+    block, cols = _tile_block(tiles, products, ic, step), max(_COLS // step, 1) * step
     block = shared_part(threads, tiles, block, lambda _: (-(-oc // cols), cols), PANEL_ROWS, 1, block)
     acc_offset = aligned(products * block * ic * 4)
     zeros_offset = acc_offset + products * block * step * 4

@@ -45,10 +45,9 @@ cdef extern from *:
 
 MAX_THREADS = 1024
 
-# About what waking a sleeper takes here (28 us), so that no wait costs much more than twice the best one (Karlin et
-# al., 1991). Threads beyond the processors look 16 times and sleep: one that spins keeps away whom it waits for.
-#
-# With more threads there are more sleepers to wake, one behind the other.
+# For each thread of a team, since sleepers are woken one behind the other: for two of them about what waking one takes
+# here (28 us), so that no wait costs much more than twice the best one (Karlin et al., 1991). Threads beyond the
+# processors look 16 times and sleep: one that spins keeps away whom it waits for.
 cdef int64_t SPIN_NS = 10_000
 
 

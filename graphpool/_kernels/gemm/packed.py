@@ -338,10 +338,8 @@ def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: b
     """Blocks, parts of scratch and parameter block of a problem."""
     part_words, n, k, panel, dtype = values["part_words"], weights.n, weights.k, weights.panel, weights.dtype
     is_tiled = has_amx(weights.isa) and dtype != "f32"
-    rows, unit = row_block(p.m), TILE_ROWS
-    if is_tiled:
-        unit = 2 * _AMX_ROWS
-        rows = row_block(p.m, _MOST_AMX_ROWS, unit)
+    most, unit = (_MOST_AMX_ROWS, 2 * _AMX_ROWS) if is_tiled else (MOST_ROWS, TILE_ROWS)
+    rows = row_block(p.m, most, unit)
 
     def find_cols(rows: int) -> int:
         return _col_block(n, k, rows, p.matrices * -(-p.m // rows), panel, dtype != "f32", bool(epilogue))
