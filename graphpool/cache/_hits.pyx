@@ -67,6 +67,10 @@ cdef class Entry:
             others = [other for other in self.live_handles() if other is not handle]
             self.handles = [weakref.ref(bound) for bound in (*others, handle)]
 
+    def detach(self, ConstantHandle handle):
+        """Tell a handle nothing any more: who had it bound has no use for it."""
+        self.handles = [weakref.ref(other) for other in self.live_handles() if other is not handle]
+
     def live_handles(self):
         """The handles that were bound and still exist."""
         return [handle for handle in [ref() for ref in self.handles] if handle is not None]

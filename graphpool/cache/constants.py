@@ -382,7 +382,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             left += [] if entry is None else self._pop_all([entry])
         return bool(left)
 
-    def remove_if_unused(self, backend_id: Hashable, key: Hashable, *, but: ConstantHandle | None = None) -> bool:
+    def remove_if_unused(self, backend_id: Hashable, key: Hashable, *, last: ConstantHandle | None = None) -> bool:
         """Evict one entry that no handle is bound to.
 
         Parameters
@@ -391,8 +391,8 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             The first part of the key.
         key : hashable
             The second.
-        but : ConstantHandle, optional
-            A handle that does not count.
+        last : ConstantHandle, optional
+            A handle whose user ends: from now on it is not bound, and so in nobody's way.
 
         Returns
         -------
@@ -401,8 +401,12 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         """
         with self._evicting() as left:
             entry = self._entries.get((backend_id, key))
-            if entry is not None and entry.buffer is not None and not set(entry.live_handles()) - {but}:
-                left += self._pop_all([entry])
+            if entry is not None and entry.buffer is not None:
+                entry.detach(last)  # in one step with the look at others: of two users that end at once one is the last
+                if not entry.live_handles():
+                    left += self._pop_all([entry])
+        if last is not None:
+            last.evict()
         return bool(left)
 
     def retire(self, resource: MemoryResource) -> None:

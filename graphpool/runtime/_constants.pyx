@@ -283,7 +283,7 @@ cdef class Constants:
         if self.engine.is_closed:
             self.engine.constants.close()
         elif self.is_released:
-            self.cache.remove_if_unused(full[0], full[1], but=binding.handle)
+            self.cache.remove_if_unused(full[0], full[1], last=binding.handle)
         address = binding.handle.acquire()
         if address != NULL:
             Py_INCREF(binding.handle)
@@ -487,4 +487,4 @@ cdef class Constants:
             self.names[k] = {}
         if release:
             for (backend_id, key), handle in handles.items():
-                self.cache.remove_if_unused(backend_id, key, but=handle)
+                self.cache.remove_if_unused(backend_id, key, last=handle)

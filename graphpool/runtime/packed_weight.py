@@ -90,7 +90,7 @@ class PackedWeight:
         if pin is not None:
             if pin.users:  # none in a forked child
                 pin.give_back()
-            self._cache.remove_if_unused(*self.key, but=pin)
+            self._cache.remove_if_unused(*self.key, last=pin)
 
     def __repr__(self) -> str:
         return f"<PackedWeight {self.dtype} {self.shape}>"

@@ -436,6 +436,21 @@ def test_an_entry_that_somebody_takes_off_in_the_middle_leaves_once(leave):
     assert resource.live_nbytes == 0
 
 
+def test_of_two_users_that_end_at_once_the_second_is_the_last():
+    """Both handles exist until both have asked, as where two threads close what shares a constant."""
+    cache, resource = ConstantTensorCache(), QuarantineResource()
+    handles = [ConstantHandle((BACKEND, "a")) for _ in range(2)]
+    for handle in handles:
+        cache.get_or_add(BACKEND, "a", 60, lambda buffer: None, resource=resource, handle=handle)
+    assert handles[0].try_acquire()
+    assert not cache.remove_if_unused(BACKEND, "a", last=handles[0])
+    assert [handle.is_valid for handle in handles] == [False, True]
+    assert cache.remove_if_unused(BACKEND, "a", last=handles[1])
+    assert (len(cache), handles[1].is_valid, resource.live_nbytes) == (0, False, 60)
+    handles[0].give_back()
+    assert resource.live_nbytes == 0
+
+
 # ---- all at once
 
 

@@ -178,7 +178,7 @@ class GpuConstants(FormConstants):
             if copy.pin is not None:
                 copy.pin.give_back()
                 if not keeps:
-                    self._cache.remove_if_unused(*copy.key, but=copy.pin)
+                    self._cache.remove_if_unused(*copy.key, last=copy.pin)
 
 
 class GpuPlaces(TensorPlaces):
