@@ -84,11 +84,15 @@ class World(QuarantineResource):
             with suppress(StillWaitingError, gp.StateError):
                 self.running[-1].result(BLOCKED_S)
 
-    def close(self):
-        """Close all, after all events have ended; nothing is left."""
+    def await_events(self):
+        """An event that took long goes on beside the action, and ends after it perhaps."""
         while self.running:
             with closed_at_most():
                 self.running.pop(0).result(TIMEOUT_S)
+
+    def close(self):
+        """Close all, after all events have ended; nothing is left."""
+        self.await_events()
         assert self.cache.capacity_nbytes is None or self.cache.nbytes <= self.cache.capacity_nbytes
         for job in (self.job, self.other):
             job.compiled.close()
@@ -209,6 +213,7 @@ def meet(monkeypatch, action, plan):
     with closed_at_most() if names & {"close engine", "close partition"} else nullcontext(), suppress(*allowed):
         action(world)
     world.events = {}
+    world.await_events()
     if not world.engine.is_closed and not world.job.compiled.is_closed:
         world.cache.resize(None)
         world.engine.budget.resize("8MiB")
