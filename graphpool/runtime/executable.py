@@ -230,7 +230,7 @@ class Executable(ResizableForm):
     @property
     def conditions(self) -> tuple[str, ...]:
         """What must hold of the sizes for which this compilation serves, for people; none where they are fixed."""
-        variable = self._variable if self._first is None else self._first._variable
+        variable = self.first._variable
         return () if variable is None else variable.conditions
 
     # ---- ranges of shapes
@@ -321,7 +321,7 @@ class Executable(ResizableForm):
 
     def can_repeat(self, ports: LoopPorts, inputs: Mapping[str, Any]) -> bool:
         """Whether a trip of a loop is calls of kernels alone, and leaves states as it found them but for elements."""
-        first = self if self._first is None else self._first
+        first = self.first
         if first._has_trips is None:  # whatever the sizes, for the one loop that has the form
             rows = [name for name, _ in ports.rows]
             names = [*(name for _, name in ports.states), *rows, *([] if ports.check is None else [ports.check])]
@@ -359,7 +359,7 @@ class Executable(ResizableForm):
 
         None for a dimension that is computed otherwise; None in all where sizes are fixed, or follow from contents.
         """
-        first = self if self._first is None else self._first
+        first = self.first
         found = None if first._variable is None else first.sizes_of(first.form.outputs[output])
         return None if found is None else [first.variable.origin(size) for size in found[0]]
 
@@ -368,7 +368,7 @@ class Executable(ResizableForm):
 
         Goes back by `leave_open`. Raises `OutOfMemoryError` as `resized`.
         """
-        first = self if self._first is None else self._first
+        first = self.first
         if not first._trip_facts:
             first._trip_facts = (None if first._variable is None else TripFacts.of(first, ports),)
         [facts] = first._trip_facts
@@ -380,7 +380,7 @@ class Executable(ResizableForm):
 
     def make_open(self, inputs: Mapping[str, Any]) -> OpenTrips | None:
         """As `take_open`, which gave some before, with room for these inputs, and for larger ones."""
-        first = self if self._first is None else self._first
+        first = self.first
         [facts] = first._trip_facts
         return None if facts is None else first._make_open(facts, inputs)
 
@@ -406,7 +406,7 @@ class Executable(ResizableForm):
 
     def leave_open(self, trips: OpenTrips) -> None:
         """Keep it for the next loop, or close it where no form is left for it."""
-        first = self if self._first is None else self._first
+        first = self.first
         first._open.append(trips)
         if first._is_closed:
             first.close_open()

@@ -222,11 +222,12 @@ class MemoryQueue(Locked):
         """
         with self._charging:
             self._budget.check(nbytes, holder=holder, later_nbytes=results_nbytes, awaits_leases=not is_inner())
-            own = self._jobs.own_nbytes
-            own_nbytes = 0 if own is None else own()
-            is_first = own is not None and not (own_nbytes and (results.most_nbytes or is_inner()))
-            if self.waits and is_first and self._budget.kept > own_nbytes:
-                self._check_others(nbytes + results_nbytes, results_nbytes, holder)
+            own = self._jobs.own_nbytes if self.waits else None
+            if own is not None:
+                own_nbytes = own()
+                is_first = not (own_nbytes and (results.most_nbytes or is_inner()))
+                if is_first and self._budget.kept > own_nbytes:
+                    self._check_others(nbytes + results_nbytes, results_nbytes, holder)
             charge()
             if results_nbytes > results.most_nbytes:
                 is_first, results.most_nbytes = not results.most_nbytes, results_nbytes

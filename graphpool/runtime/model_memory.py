@@ -427,6 +427,7 @@ def missing_nbytes(forms: Sequence[Executable]) -> int:
 
 def shared_nbytes(forms: Sequence[Executable]) -> tuple[int, int, int]:
     """Bytes of the programs, the constants and the packed constants of forms, shared ones counted once."""
-    constants = {key: nbytes for form in forms for key, nbytes in form.held_constants().items()}
-    cached = {key: nbytes for form in forms for key, nbytes in form.cached_constants().items()}
+    firsts = dict.fromkeys(form.first for form in forms)  # others have the same constants
+    constants = {key: nbytes for form in firsts for key, nbytes in form.held_constants().items()}
+    cached = {key: nbytes for form in firsts for key, nbytes in form.cached_constants().items()}
     return sum(form.own_nbytes for form in forms), sum(constants.values()), sum(cached.values())

@@ -106,6 +106,11 @@ class ResizableForm(Locked, SharesFirst):
         self._variable, self._first, self._is_closed, self.is_borrowed = None, first, False, is_borrowed
 
     @property
+    def first(self) -> Self:
+        """The one that it shares all but the programs with; itself if it is the first."""
+        return self if self._first is None else self._first
+
+    @property
     def is_resized(self) -> bool:
         """Whether it is one for other shapes, made without compilation."""
         return self._first is not None
@@ -123,7 +128,7 @@ class ResizableForm(Locked, SharesFirst):
 
     def close(self) -> None:
         """Give all memory back. No run may be going on. Idempotent."""
-        first = self if self._first is None else self._first
+        first = self.first
         with first._lock:
             if self._is_closed:
                 return

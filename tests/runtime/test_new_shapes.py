@@ -64,6 +64,20 @@ def test_a_new_shape_makes_nothing_for_each_port(engine):
     assert many - few < 4 * 40
 
 
+@pytest.mark.parametrize("options", [{}, {"memory_limit": 1 << 24, "on_pressure": "wait"}], ids=["free", "waiting"])
+def test_a_new_shape_asks_nothing_of_the_constants_of_forms_that_are_kept(options):
+    nodes = [Node("Add", [f"x{k}" if k else "x", f"c{k}"], [f"x{k + 1}"]) for k in range(40)]
+    constants = {f"c{k}": np.ones((1, 1100), np.float32) for k in range(40)}
+    case = DynamicModel(nodes, {"x": ("f", "n", 1100)}, {"x40": 2}, constants, {"n": (2, 40)})
+    found, rng = [], np.random.default_rng(0)
+    with gp.Engine("cpu", threads=1, **options) as engine, case.load(engine) as model:
+        for n in range(30, 18, -1):
+            arrays = case.arrays({"n": n}, rng)
+            found.append(count_calls(lambda arrays=arrays: model.run(arrays)))
+        assert model.stats().forms == 12
+    assert min(found[8:]) < min(found[2:6]) + 40
+
+
 def calls_of_a_word(count, engine):
     """In a session of so many caches, of a length that is new."""
     nodes = [Node("Concat", [f"past{k}", "x"], [f"present{k}"], axis=0) for k in range(count)]
