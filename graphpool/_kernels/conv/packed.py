@@ -21,6 +21,7 @@ from ..gemm.packed import (
     PANEL_ROWS,
     TILE_PANELS,
     TILE_ROWS,
+    epilogue_cols,
     l2_nbytes,
     row_block,
     share_cols,
@@ -203,7 +204,7 @@ def _build(
     most_panels = TILE_PANELS if plain is None else _panels_at_once(pixels, weights)
     cols = most_panels * weights.panel
     if plain is None:
-        pixels, cols = _share(window, weights, runs, pixels, threads, stage=stage)
+        pixels, cols = _share(window, weights, runs, pixels, threads, stage=stage, has_epilogue=bool(epilogue))
     tap_block = taps if plain else _tap_block(pixels, weights)
     partial_offset = aligned(pixels * cols * 4) if values["tile_in_scratch"] else 0
     table_offset = partial_offset + (pixels * TILE_PANELS * weights.panel * 4 if tap_block < taps else 0)
@@ -248,12 +249,16 @@ def _pixel_block(window: Window, runs: _Runs, most: int, *, stage: bool) -> int:
 
 
 def _share(
-    window: Window, weights: ConvWeights, runs: _Runs, pixels: int, threads: int, *, stage: bool
+    window: Window, weights: ConvWeights, runs: _Runs, pixels: int, threads: int, *, stage: bool, has_epilogue: bool
 ) -> tuple[int, int]:
     """Pixels and columns of a task: as many pixels as given, or fewer where so many threads then end sooner."""
 
     def find_cols(pixels: int) -> int:
-        return weights.col_block(pixels, weights.worthwhile_parts(pixels, _LEAST_WORK))
+        cols = weights.worthwhile_cols(pixels, _LEAST_WORK)
+        if has_epilogue:
+            blocks = runs.count * weights.groups * -(-runs.pixels // largest(pixels, 1))
+            cols = largest(cols, epilogue_cols(weights.oc, blocks, threads))
+        return weights.col_block(pixels, weights.oc // cols)
 
     def tasks(pixels: int) -> tuple[int, int]:
         cols = find_cols(pixels)

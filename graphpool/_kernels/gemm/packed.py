@@ -85,6 +85,9 @@ up the parts costs under 3 %."""
 _WIDE = 256
 """Columns from which on converting A and starting an epilogue's rows cost under 3 % of a task."""
 
+_SHARED_TASKS = 4
+"""Tasks that each thread beyond the first finds at least where an epilogue makes them wider."""
+
 
 def lanes_of(isa: str | None) -> int:
     """Columns of a vector of an instruction set, by default the best one.
@@ -342,7 +345,8 @@ def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: b
     rows = row_block(p.m, most, unit)
 
     def find_cols(rows: int) -> int:
-        return _col_block(n, k, rows, p.matrices * -(-p.m // rows), panel, dtype != "f32", bool(epilogue))
+        least_cols = epilogue_cols(n, p.matrices * -(-p.m // rows), threads) if epilogue else 1
+        return _col_block(n, k, rows, panel, dtype != "f32", least_cols)
 
     def tasks(rows: int) -> tuple[int, int]:
         cols = find_cols(rows)
@@ -391,16 +395,22 @@ def worthwhile_cols(rows: int, k: int) -> int:
     return -(-_LEAST_WORK // (largest(rows, 4) * largest(k, 4)))
 
 
-def _col_block(n: int, k: int, rows: int, others: int, panel: int, converts: bool, has_epilogue: bool) -> int:
-    """Columns of a task: whole groups of panels, as few as still make a task worth handing out.
+def epilogue_cols(n: int, others: int, threads: int) -> int:
+    """Columns with which the rows of an epilogue are long, or 1 where the threads would have too few tasks then.
 
-    `others` are the blocks that have the same columns; `converts` says that each task brings its rows into words.
+    `others` are the blocks that have the same columns.
     """
-    unit = panel * streams(rows)
-    cols = largest(worthwhile_cols(rows, k), _WIDE if converts else 1)
-    if has_epilogue:
-        cols = largest(cols, choose(others * (n // _WIDE), 15, 1, _WIDE))
-    return even_part(n, n // cols, unit)
+    wide = least(largest(n, 1), _WIDE)
+    return choose(others * (n // wide), _SHARED_TASKS * (threads - 1), 1, wide)
+
+
+def _col_block(n: int, k: int, rows: int, panel: int, converts: bool, least_cols: int) -> int:
+    """Columns of a task: whole groups of panels, as few as still make a task worth handing out, and as many as asked.
+
+    `converts` says that each task brings its rows into words.
+    """
+    cols = largest(largest(worthwhile_cols(rows, k), _WIDE if converts else 1), least_cols)
+    return even_part(n, n // cols, panel * streams(rows))
 
 
 def share_cols(
@@ -426,7 +436,7 @@ def k_parts(m: int, n: int, k: int, dtype: str = "f32", isa: str | None = None) 
     rows = row_block(m)
     blocks = -(-m // rows)
     weights = PackedFormat(k, n, dtype, isa=isa)
-    cols = least(_col_block(n, k, rows, blocks, weights.panel, dtype != "f32", False), weights.cols)
+    cols = least(_col_block(n, k, rows, weights.panel, dtype != "f32", 1), weights.cols)
     work = largest(rows, 4) * cols * k
     parts = least(least(_SPLIT_TASKS // (blocks * -(-n // cols)), work // _SPLIT_WORK), k // _SPLIT_K)
     return 1 if parts <= 1 else int(parts)

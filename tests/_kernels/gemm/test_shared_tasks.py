@@ -12,7 +12,9 @@ from graphpool._kernels.conv.packed import F32ConvFormat
 from graphpool._kernels.conv.problem import ConvProblem, ConvShape
 from graphpool._kernels.conv.winograd import WinogradFormat
 from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.gemm.packed import PackedFormat
+from graphpool._kernels.gemm.post_ops import PostOps
 from graphpool._kernels.gemm.problem import MatmulProblem, shared_part
 from graphpool.typing import dense_strides
 
@@ -99,6 +101,39 @@ def test_products_give_the_same_bits(case, isa):
     ntasks, bits = results(build, [numbers((m, k), a_dtype), panels, *scales], (m, n))
     assert len(bits) == 1
     assert ntasks[-1] > ntasks[0]
+
+
+def gelu(shape):
+    """An epilogue that needs no scratch."""
+    builder = EltwiseBuilder(shape)
+    builder.store(0, "f32", None, builder.unary("gelu_erf", builder.acc()))
+    return PostOps(epilogue=builder.epilogue(), dst_needs_scratch=False)
+
+
+@pytest.mark.parametrize("isa", _dispatch.isas())
+def test_rows_of_an_epilogue_are_long_where_threads_have_enough_tasks(isa):
+    m, n, k = 288, 256, 96
+    products, convolutions = PackedFormat(k, n, isa=isa), F32ConvFormat(ConvShape(k, n, (1,)), isa=isa)
+    a, b = numbers((m, k), "f32"), numbers((k, n), "f32")
+    panels, weights = np.zeros(products.nbytes, np.uint8), np.zeros(convolutions.nbytes, np.uint8)
+    products.pack((n, 1))(b, panels)
+    convolutions.pack((0, 1, n, 1))(b, weights)
+
+    def multiply(threads):
+        return products.matmul(MatmulProblem((), m, n, k, (k, 1), (n,), threads=threads), gelu((m, n)))
+
+    def convolve(threads):
+        strides = [(m * channels, 1, channels) for channels in (k, n)]
+        problem = ConvProblem.make(
+            1, convolutions.shape, (m,), src_strides=strides[0], dst_strides=strides[1], threads=threads
+        )
+        return convolutions.convolution(problem, gelu((1, m, n)))
+
+    for build, packed in ((multiply, panels), (convolve, weights)):
+        ntasks, bits = results(build, [a, packed], (m, n))
+        assert len(bits) == 1
+        assert ntasks[0] == 3, "96 rows of all columns each"
+        assert ntasks[1] > 3
 
 
 def test_shared_part():
