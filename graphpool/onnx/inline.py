@@ -61,12 +61,16 @@ def enter_nodes(nodes: Sequence[Node], values: Mapping[str, Value], outputs: Seq
     return Scope(nodes, dict(values), tuple(outputs), names_read(nodes, outputs), path)
 
 
-def enter_graph(graph: Subgraph, outer: Scope, given: Sequence[Value], path: Path) -> Scope:
-    """A scope for a graph of an attribute, which sees its inputs, its initialisers and everything outside."""
-    own = {name: Value(content=content) for name, content in graph.constants.items()}
+def enter_graph(walk: Walk, graph: Subgraph, given: Sequence[Value], path: Path, place: Path | None = None) -> Scope:
+    """A scope for a graph of an attribute, which sees its inputs, its initialisers and everything outside.
+
+    `place` is that of the graph, where `path` is that of one of several times that it is written out.
+    """
+    nodes, constants = walk.owner.rewritten(graph, path if place is None else (*place, "written out"))
+    own = {name: Value(content=content) for name, content in constants.items()}
     own |= dict(zip(graph.inputs, given, strict=False))
-    used = names_read(graph.nodes, graph.outputs)
-    return Scope(graph.nodes, ChainMap(own, outer.values), graph.outputs, used, path)
+    used = names_read(nodes, graph.outputs)
+    return Scope(nodes, ChainMap(own, walk.scope.values), graph.outputs, used, path)
 
 
 def function_nodes(node: Node, types: Sequence[TypeProto | None], opsets: Mapping[str, int]) -> list[Node] | None:
@@ -147,7 +151,7 @@ def take_branch(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Pa
     branches = [node.attrs["else_branch"], node.attrs["then_branch"]]
 
     def results(number: int) -> list[Value]:
-        return walk.run(enter_graph(branches[number], walk.scope, [], (*path, number)))
+        return walk.run(enter_graph(walk, branches[number], [], (*path, number)))
 
     condition = present(condition)
     if condition.is_known:
@@ -229,7 +233,7 @@ def unroll_loop(
         walk.count(1, node)  # a body without nodes is not for nothing
         require(walk.nnodes + len(body.nodes) <= end, "a long loop")
         given = [Value(content=np.array(number)), Value(content=np.array(True)), *states]
-        check, *results = walk.unroll(enter_graph(body, walk.scope, given, (*path, number)), end)
+        check, *results = walk.unroll(enter_graph(walk, body, given, (*path, number), path), end)
         require(check.is_known, "an iteration decides whether another one follows")
         going = bool(np.asarray(check.content).reshape(()))
         states, number = results[: len(states)], number + 1
@@ -289,7 +293,7 @@ def unroll_scan(
             _take(walk.builder, source, length - 1 - number if back else number, axis)
             for source, axis, back in zip(sources, axes, backwards, strict=True)
         ]
-        results = walk.unroll(enter_graph(body, walk.scope, [*states, *slices], (*path, number)), end)
+        results = walk.unroll(enter_graph(walk, body, [*states, *slices], (*path, number), path), end)
         states = results[: len(states)]
         scanned.append(results[len(states) :])
     if not scanned:
@@ -311,7 +315,7 @@ def unroll_map(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Pat
     for number in range(length):
         walk.count(1, node)
         given = [value if found is None else found[number] for value, found in zip(values, items, strict=True)]
-        rows.append(walk.unroll(enter_graph(body, walk.scope, given, (*path, number)), end))
+        rows.append(walk.unroll(enter_graph(walk, body, given, (*path, number), path), end))
     return [Value(items=tuple([row[k] for row in rows])) for k in range(len(body.outputs))]
 
 

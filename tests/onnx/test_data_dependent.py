@@ -152,6 +152,18 @@ def test_a_branch_that_an_extent_decides():
         assert model.run(feeds(4))["z"].tolist() == [8, 8]
 
 
+@pytest.mark.parametrize("flag", [True, False])
+def test_compress_in_a_branch_whose_condition_is_known(flag):
+    taken = branch(node("Compress", ["x", "mask"], ["kept"], axis=0), node("Neg", ["kept"], ["minus"]))
+    nodes = [node("If", ["flag"], ["y"], then_branch=taken, else_branch=branch(node("Identity", ["x"], ["same"])))]
+    inputs = {"x": (TensorProto.FLOAT, ["n", 4]), "mask": (TensorProto.BOOL, ["n"]), "flag": (TensorProto.BOOL, [])}
+    with gp.onnx.load(make(nodes, ["y"], inputs), fallback=False) as model:
+        for count in (7, 0):
+            given = feeds(count)
+            want = -given["x"][given["mask"]] if flag else given["x"]
+            np.testing.assert_array_equal(model.run({**given, "flag": np.array(flag)})["y"], want)
+
+
 def detector():
     """Scores and boxes of an image, a suppression for each class, and the best of what it leaves."""
     nodes = [
