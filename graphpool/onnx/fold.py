@@ -47,11 +47,12 @@ def find_host_function(
 ) -> HostFunction:
     """`make_host_function`, with an error that names the node, and why its converter refused it if it did.
 
-    Raises UnsupportedError where nothing runs the op, LimitError where it asks for more than is allowed.
+    Raises UnsupportedError where nothing runs the op, LimitError where it asks for more than is allowed, MemoryError
+    where there is no room.
     """
     try:
         return make_host_function(source, node, inputs, captured, given, results)
-    except LimitError:
+    except (LimitError, MemoryError):
         raise
     except Exception as error:
         label = node.label
@@ -64,12 +65,15 @@ def find_host_function(
 def compute(source: OnnxModel, node: Node, inputs: Sequence[Value | None], captured: Mapping[str, Value]) -> list[Any]:
     """The contents of a node's outputs, None for those without a name.
 
-    Raises InvalidArgumentError where the node fails on its inputs, UnsupportedError where nothing runs the op.
+    Raises InvalidArgumentError where the node fails on its inputs, UnsupportedError where nothing runs the op,
+    MemoryError where there is no room for what it makes.
     """
     function = find_host_function(source, node, inputs, captured)
     names = [name for name in node.output if name]
     try:
         contents = iter(function([], [None] * len(names)))
+    except MemoryError:  # of a load that is refused: no fault of the node
+        raise
     except Exception as error:
         label = node.label
         what = f"node {label!r} ({node.op_type}) cannot be computed"

@@ -549,6 +549,8 @@ def _skeleton(
             content = _constant(tensor, folder)
             bounds.spend(content.nbytes, f"tensor {tensor.name!r}: read from another file, it")
             _hold(tensor, np.asarray(content))
+        else:
+            bounds.left_nbytes += tensor.ByteSize()  # what branches hold is the file's, as are other constants
     own: ModelProto = as_own(skeleton)
     return own
 

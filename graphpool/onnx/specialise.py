@@ -229,11 +229,15 @@ class Specialiser:
         Raises `StateError` if a mapped file was changed in place, as far as that can be seen before it is read.
         """
         check_files(self.constants.values())
+        folded, left_nbytes = dict(self.folded), self.source.bounds.left_nbytes
         with Boundary("specialised", f"model {self.source.name!r}"):
             try:
                 form = Walk(self, shapes, contents).form()
             except InvalidNode as error:
                 raise InvalidShapeError(str(error), **error.fields) from error
+            except MemoryError:  # what was computed until then would take memory beside the next trial
+                self.folded, self.source.bounds.left_nbytes = folded, left_nbytes
+                raise
         if self._outer is None:
             self._drop_pages()
         return form

@@ -427,7 +427,7 @@ class Walk:
         nops, nprecomputed, nlater = len(self.builder.ops), len(self._precomputed), len(self._data_dependent.nodes)
         try:
             return make()
-        except (LimitError, InvalidNode):
+        except (LimitError, InvalidNode, MemoryError):
             raise
         except (NotConvertible, GraphpoolError) as error:
             self._refusal = str(error) or self._refusal

@@ -148,6 +148,47 @@ def test_what_is_behind_searches_counts_from_the_first_refusal_on():
         assert alone < least
 
 
+def branch(name, inner=None):
+    """Sums of what the graph around it has as x and a product by numbers that the branch holds and loading computes."""
+    w, v = (numpy_helper.from_array(RNG.standard_normal((64, 256)).astype(np.float32)) for _ in range(2))
+    nodes = [
+        helper.make_node("Constant", [], [f"{name}w"], value=w),
+        helper.make_node("Constant", [], [f"{name}v"], value=v),
+        helper.make_node("Mul", [f"{name}w", f"{name}v"], [f"{name}t"]),
+        helper.make_node("MatMul", ["x", f"{name}t"], [f"{name}p"]),
+        inner or helper.make_node("Relu", [f"{name}p"], [f"{name}y"]),
+    ]
+    return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(f"{name}y", TensorProto.FLOAT, None)])
+
+
+@pytest.mark.parametrize("limit", [100, 40_000, 100_000])
+def test_branches_that_hold_weights_are_compiled_in_the_limit_that_the_first_refusal_names(limit):
+    inner = helper.make_node("If", ["is_wide"], ["thenp2"], then_branch=branch("a"), else_branch=branch("b"))
+    then = branch("then", helper.make_node("Add", ["thenp", "thenp2"], ["theny"]))
+    then.node.insert(4, inner)
+    nodes = [
+        helper.make_node("Equal", ["rate", "wide"], ["is_wide"]),
+        helper.make_node("If", ["is_wide"], ["y"], then_branch=then, else_branch=branch("else")),
+    ]
+    model = model_of(nodes, {"wide": np.int64(16000)})
+    model.graph.input.append(helper.make_tensor_value_info("rate", TensorProto.INT64, []))
+    inputs = {**X, "rate": np.array(16000)}
+
+    def refused(limit):
+        with gp.onnx.load(model.SerializeToString(), threads=1, memory_limit=limit) as loaded:
+            try:
+                loaded.run(inputs)
+            except gp.OutOfMemoryError as error:
+                return error.smallest_limit
+            assert not any(loaded.specialise(inputs).fallbacks)
+            assert loaded.engine.budget.peak <= limit
+        return None
+
+    least = refused(limit)
+    assert least > limit
+    assert refused(least) is None
+
+
 def test_a_run_behind_a_search_finds_room_in_the_limit_that_its_refusal_names():
     """Shapes that nobody declared: programs of which others are made take no part of it."""
     nodes = [helper.make_node("NonZero", ["x"], ["y"])]
