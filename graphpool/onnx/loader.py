@@ -108,8 +108,8 @@ def load(
     LimitError
         The model asks for more than `limits` allow; the message names the limit and the node.
     OutOfMemoryError
-        Constants, programs and arena do not fit `memory_limit`; with declared shapes, for the largest of them:
-        ``largest`` has the largest upper end of each range that would fit.
+        Constants, programs and arena do not fit `memory_limit`, or what a control group has left; with declared shapes,
+        for the largest of them: ``largest`` has the largest upper end of each range that would fit.
     UnsupportedError
         The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
         message names.
@@ -158,8 +158,9 @@ def load(
     host = "none" if untrusted else "any" if fallback else "objects"
 
     def read(given: Any = source, files: ModelFiles | None = None) -> Any:
-        read_model, specialiser_of = importer()
-        read_source = read_model(given, mapping, limits, used.host_budget.limit, files, opened)
+        read_model, specialiser_of, copied_nbytes = importer()
+        with used.room.taking(copied_nbytes(given, mapping), "loading"):
+            read_source = read_model(given, mapping, limits, used.host_budget.limit, files, opened)
         return specialiser_of(read_source, host, prefer, fpmath, used.kind)
 
     options = {
@@ -209,19 +210,19 @@ def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping
 
 
 @cache
-def importer() -> tuple[Any, Any]:
-    """`read_model` and `Specialiser`, or UnsupportedError without the package onnx; all that loading takes is imported.
+def importer() -> tuple[Any, Any, Any]:
+    """`read_model`, `Specialiser` and `copied_nbytes`, or UnsupportedError without the package onnx.
 
-    That package itself is imported for what few models need: its checker where a model may be malformed, its inference,
-    definitions of operators, the reference evaluator.
+    All that loading takes is imported. That package itself is imported for what few models need: its checker where a
+    model may be malformed, its inference, definitions of operators, the reference evaluator.
     """
     if find_spec("onnx") is None:
         hint = "install the extra graphpool[onnx]"
         raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint))
     from graphpool.runtime import host_device  # noqa: F401 - engines import it when they are made
 
-    from .source import read_model
+    from .source import copied_nbytes, read_model
     from .specialise import Specialiser
 
     backends_for("cpu")
-    return read_model, Specialiser
+    return read_model, Specialiser, copied_nbytes

@@ -121,6 +121,23 @@ def read_model(
         return _read(parsed, limits, memory_limit, as_inputs)
 
 
+def copied_nbytes(source: Any, mapping: str) -> int:
+    """What reading a source copies at least; large weights in bytes and mapped files stay where they are.
+
+    Unit: bytes.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        view = memoryview(source)
+        return 0 if view.readonly and view.c_contiguous else view.nbytes
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        return path.stat().st_size if mapping == "copy" and path.is_file() else 0
+    if "onnx" not in sys.modules or not isinstance(source, sys.modules["onnx"].ModelProto):
+        return 0
+    inside = [one for one in source.graph.initializer if one.data_location != TensorProto.EXTERNAL]  # ByteSize() copies
+    return sum(prod(one.dims) * numpy_type(one.data_type).itemsize for one in inside if one.data_type in WHOLE_BYTES)
+
+
 def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, as_inputs: Sequence[str]) -> OnnxModel:
     """The model, which refers to nothing inside the proto: one message that is held keeps all of them."""
     proto, folder, name = parsed.proto, parsed.folder, parsed.name

@@ -7,7 +7,8 @@
     idle_decay.py   gives idle arenas back after a while
     process_report.py  ProcessReport: what of the process's resident memory is whose; heap.py: trims the C heap
     memory_queue.py which runs and loads wait for memory that others use
-    allowed_memory.py, threads.py   how much memory and how many threads the process may use; cgroups.py: who says so
+    allowed_memory.py, threads.py   how much memory and how many threads the process may use; cgroups.py: who says so;
+                    group_room.py: what a group has left
     _tensor.pyx     Tensor: a logical tensor bound to data
     tensor_file.py  tensors in files, packed weights among them
     _stream.pyx     Stream, Event: an ordered queue of an engine, with a team of threads

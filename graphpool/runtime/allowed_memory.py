@@ -9,15 +9,13 @@ from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.typing import parse_nbytes
 
-from .cgroups import MEMBERSHIP, ROOT, group_folders, read_count
+from .cgroups import LIMITS, MEMBERSHIP, ROOT, group_folders, read_count, used_nbytes
 
 __all__ = ["AllowedMemory", "MemoryLimit", "allowed_memory", "parse_memory_limit"]
 
 RESERVE_SHARE, RESERVE_NBYTES = 0.05, 32 * 2**20
 """What ``auto`` leaves for what grows outside of any budget: objects of the interpreter, slack of the C heap, stacks of
 threads, the caller's inputs. A share of what is allowed, and at least so many bytes."""
-
-_FILES = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,8 @@ class AllowedMemory:
         Whether pages of mapped files count: they do in control groups, which take them away again at need, and in
         address space.
     used_nbytes : int
-        What the process takes of it now: resident memory, or address space. Unit: bytes.
+        What is taken of it now: by the process, resident memory or address space; by all of a control group, where
+        that tells, without pages of files, if that is more. Unit: bytes.
     """
 
     nbytes: int
@@ -79,10 +78,11 @@ def allowed_memory(root: Path = ROOT, membership: Path = MEMBERSHIP, proc: Path 
     space_nbytes, resident_nbytes = _present(proc)
     found = [AllowedMemory(_physical_nbytes(), "physical memory", False, resident_nbytes)]
     for version, folder in group_folders("memory", root, membership):
-        for name in _FILES[version]:
+        taken_nbytes = max(used_nbytes(version, folder) or 0, resident_nbytes)
+        for name in LIMITS[version]:
             nbytes = read_count(folder / name)
             if nbytes is not None:
-                found.append(AllowedMemory(nbytes, str(folder / name), True, resident_nbytes))
+                found.append(AllowedMemory(nbytes, str(folder / name), True, taken_nbytes))
     space = _address_space()
     if space is not None:
         found.append(AllowedMemory(space, "ulimit -v", True, space_nbytes))

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MEMBERSHIP", "ROOT", "group_folders", "read_count"]
+__all__ = ["LIMITS", "MEMBERSHIP", "ROOT", "group_folders", "read_count", "used_nbytes"]
 
 ROOT, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
+"""Files of a group that limit its memory, by version."""
+
+_USED = {1: ("memory.usage_in_bytes", "total_"), 2: ("memory.current", "")}
+"""The file that tells what a group uses, and how names in its statistics begin that have groups below added."""
 
 
 def group_folders(controller: str, root: Path = ROOT, membership: Path = MEMBERSHIP) -> Iterator[tuple[int, Path]]:
@@ -49,3 +55,18 @@ def read_count(file: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 32 else None
+
+
+def used_nbytes(version: int, folder: Path) -> int | None:
+    """What a group uses, but for pages of files, which the system takes away at need; None if it does not tell."""
+    name, prefix = _USED[version]
+    used = read_count(folder / name)
+    if used is None:
+        return None
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except (OSError, ValueError):
+        return used
+    names = (f"{prefix}inactive_file", f"{prefix}active_file")
+    counts = [count for key, _, count in (line.partition(" ") for line in lines) if key in names]
+    return max(used - sum(int(count) for count in counts if count.isdecimal()), 0)

@@ -20,6 +20,7 @@ from .device import open_device
 from .engine_constants import EngineConstants
 from .engine_models import EngineModels
 from .engine_primitives import EnginePrimitives
+from .group_room import GroupRoom, RoomResource
 from .memory_queue import MemoryQueue
 from .shared_arenas import SharedArenas
 from .threads import available_threads
@@ -148,7 +149,13 @@ class Engine(Locked):
         self.on_pressure, self.pressure_timeout_s = on_pressure, pressure_timeout_s
         self.queue = MemoryQueue(self.budget, on_pressure, pressure_timeout_s)
         self._has_own_allocator = allocator is not None
-        self.source = StatisticsResource(self.device.resource(limit.nbytes) if allocator is None else allocator)
+        resource = self.device.resource(limit.nbytes) if allocator is None else allocator
+        self._source_blocks: Callable[[], list[tuple[int, int]]] = getattr(resource, "blocks", list)
+        self.room = GroupRoom((), self._source_blocks)
+        if limit.nbytes is not None and limit.counts_host and allocator is None:
+            self.room = GroupRoom.find(self._source_blocks)
+            resource = RoomResource(resource, self.room)
+        self.source = StatisticsResource(resource)
         self.resource = LimitingResource(self.source, self.budget)
         self.primitives = EnginePrimitives(self.source, self.budget)
         self.constants = EngineConstants(kind, index, self.source, self.budget, limit)
@@ -187,7 +194,7 @@ class Engine(Locked):
         """
         holdings = self.budget.holdings()
         holdings["constants"] -= self.constants.mapped_nbytes  # resident as mapped files
-        blocks = self.device.host_blocks([*self.budget.blocks(), *getattr(self.source.upstream, "blocks", list)()])
+        blocks = self.device.host_blocks([*self.budget.blocks(), *self._source_blocks()])
         from .process_report import report_process
 
         return report_process(holdings, blocks, not self._has_own_allocator)

@@ -61,6 +61,7 @@ class FormCharge:
                 raise
 
         try:
+            engine.room.check(run_nbytes + later_nbytes, f"a run of {name}")
             engine.queue.charge_form(charge, missing + run_nbytes, results, later_nbytes, holder=name)
         except OutOfMemoryError as error:
             if not is_one:

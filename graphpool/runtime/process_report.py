@@ -14,7 +14,7 @@ from graphpool.errors import UnsupportedError, explain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["ProcessReport", "report_process"]
+__all__ = ["ProcessReport", "report_process", "resident_nbytes"]
 
 _HEAP_NBYTES = 64 * 2**20
 """Alignment of the C library's heaps of threads (glibc, 64 bits)."""
@@ -138,7 +138,7 @@ def report_process(
         message = explain("the system does not tell what the process's memory is", accepted="Linux", got=error)
         raise UnsupportedError(message) from error
     counted = sum(holdings.values())
-    budget = counted - sum(nbytes for _, nbytes in known) + sum(_resident(*block) for block in known)
+    budget = counted - sum(nbytes for _, nbytes in known) + sum(resident_nbytes(*block) for block in known)
     kinds = _kinds_of(mappings)
     resident = {kind: sum(m.resident_nbytes for m in found) for kind, found in kinds.items()}
     files, shared_nbytes = kinds["mapped files"], sum(m.nbytes for m in kinds["shared memory"])
@@ -244,7 +244,7 @@ def _heap_in_use() -> int | None:
     return int(mallinfo2().uordblks)
 
 
-def _resident(address: int, nbytes: int) -> int:
+def resident_nbytes(address: int, nbytes: int) -> int:
     """How much of a block of memory is resident. Unit: bytes."""
     if nbytes <= 0:
         return 0

@@ -10,7 +10,9 @@ from onnx import helper
 
 import graphpool as gp
 from graphpool.runtime import allowed_memory as module
+from graphpool.runtime import group_room
 from graphpool.runtime.allowed_memory import allowed_memory
+from graphpool.runtime.cgroups import group_folders
 from tests.helpers.memory import TIMEOUT_S
 from tests.helpers.onnx_models import make_model
 
@@ -90,6 +92,36 @@ def test_auto_leaves_what_is_in_use_and_a_reserve(tmp_path):
     found = allowed_memory(*planted)
     assert (found.used_nbytes, found.reserve_nbytes) == (100 * MIB, 100 * MIB)
     assert found.auto_nbytes == 1800 * MIB
+
+
+@pytest.mark.parametrize(
+    ("files", "mib"),
+    [
+        ({"self": "0::/a\n", "a/memory.max": "2097152000", "a/memory.current": "314572800"}, 300),
+        (
+            {
+                "self": "0::/a\n",
+                "a/memory.max": "2097152000",
+                "a/memory.current": "314572800",
+                "a/memory.stat": "anon 1\ninactive_file 52428800\nactive_file 52428800\nshmem 5\n",
+            },
+            200,
+        ),
+        (
+            {
+                "self": "4:memory:/a\n",
+                "memory/a/memory.limit_in_bytes": "2097152000",
+                "memory/a/memory.usage_in_bytes": "314572800",
+                "memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file 52428800\n",
+            },
+            250,
+        ),
+        ({"self": "0::/a\n", "a/memory.max": "2097152000", "a/memory.current": "1048576"}, 100),
+    ],
+)
+def test_what_others_use_of_a_group_is_in_use(tmp_path, files, mib):
+    found = allowed_memory(*plant(tmp_path, files | {"proc/self/statm": "900000 25600 0 0 0 0 0\n"}))
+    assert found.used_nbytes == mib * MIB
 
 
 @pytest.fixture
@@ -183,3 +215,65 @@ def test_ulimit_counts_address_space():
         [sys.executable, "-c", ULIMIT], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert done.stdout == "ok\n", done.stderr
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    """A function that plants a control group of 512 MiB of which so much is in use."""
+
+    def use(nbytes):
+        plant(tmp_path, {"self": "0::/a\n", "a/memory.max": str(512 * MIB), "a/memory.current": str(nbytes)})
+
+    use(0)
+    planted = group_folders("memory", tmp_path, tmp_path / "self")
+    monkeypatch.setattr(group_room, "group_folders", lambda *_: planted)
+    return use
+
+
+def wide_model(rows):
+    weights, x = np.ones((1024, 1024), np.float32), np.ones((rows, 1024), np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])]
+    return make_model(nodes, {"x": x}, ["y"], {"w": weights}), {"x": x}
+
+
+def test_a_copy_for_which_the_group_has_no_room_is_refused_before_it_is_made(group):
+    model, _ = wide_model(8)
+    wanted = r"memory\.max \(asked by loading\).*interpreter and caller"
+    with gp.Engine(threads=1, memory_limit="100MiB") as engine:
+        group(494 * MIB)  # 16 are left for what nobody counts
+        with pytest.raises(gp.OutOfMemoryError, match=wanted) as caught:
+            gp.onnx.load(model, engine=engine)
+        assert (caught.value.requested, caught.value.in_use) == (4 * MIB, 494 * MIB)
+        assert engine.budget.peak == 0
+
+
+def test_a_run_for_which_the_group_has_no_room_is_refused(group):
+    model, inputs = wide_model(1024)
+    data = model.SerializeToString()
+    with gp.Engine(threads=1, memory_limit="100MiB") as engine:
+        group(494 * MIB)
+        with pytest.raises(gp.OutOfMemoryError, match=r"memory\.max \(asked by a run of "):
+            gp.onnx.load(data, engine=engine)
+        assert engine.budget.in_use == 0
+        group(0)
+        with gp.onnx.load(data, engine=engine) as model:
+            group(494 * MIB)
+            with pytest.raises(gp.OutOfMemoryError, match=r"memory\.max \(asked by an engine's memory"):
+                model.run(inputs)
+
+
+@pytest.mark.parametrize(("used", "is_packed"), [(494, False), (0, True)])
+def test_weights_are_packed_where_the_group_has_room(group, used, is_packed):
+    model, inputs = wide_model(8)
+    with gp.Engine(threads=1, memory_limit="100MiB") as engine:
+        group(used * MIB)
+        with gp.onnx.load(model.SerializeToString(), engine=engine) as loaded:
+            loaded.run(inputs)
+            assert (loaded.stats().cached_nbytes > 0) == is_packed
+
+
+def test_without_a_limit_nobody_asks_the_group(group):
+    model, inputs = wide_model(1024)
+    group(512 * MIB)
+    with gp.onnx.load(model, threads=1) as loaded:
+        loaded.run(inputs)
