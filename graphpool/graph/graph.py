@@ -57,7 +57,8 @@ class Graph:
         Whether `fpmath` is meant for products of integers too.
     prefer : {"memory", "latency"}, default="memory"
         ``latency`` lets convolutions multiply fewer times on larger weights (Winograd's algorithm), whose error
-        in f32 is about twice that of a plain sum, relative to the sum of magnitudes.
+        in f32 is about twice that of a plain sum, relative to the sum of magnitudes; and keeps weights of 8 bits that
+        a Dequantize turns into floats as such, where the other operand is no quantised one.
 
     Raises
     ------

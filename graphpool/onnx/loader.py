@@ -69,7 +69,7 @@ def load(
     schedule, streams : optional
         How steps are placed on streams, and on how many: see `Model`.
     prefer : {"latency", "memory"}, default="latency"
-        Whether convolutions may multiply fewer times on larger weights: see `Graph`.
+        Whether convolutions may multiply fewer times on larger weights, and keep quantised ones as floats: see `Graph`.
     fpmath : {"strict", "bf16", "f16", "tf32", "int8", "any"}, default="strict"
         Precision to which float32 products may be lowered: see `Graph`.
     weights : {"scoped", "cached", "packed"}, default="scoped"

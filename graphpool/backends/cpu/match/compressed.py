@@ -1,4 +1,4 @@
-"""Constant weights of 8 or 4 bits in front of products, and how their scales lie over them."""
+"""Constant weights of 8 or 4 bits in front of products and convolutions, and how their scales lie over them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from graphpool._dataclasses import dataclass
 
 from ...._kernels.gemm.compressed import BITS
-from ....typing import dense_strides
+from ....typing import DataType, dense_strides
 from ..choices import forced
-from ..support import FLOATS
+from ..support import FLOATS, is_elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,9 +32,12 @@ def find_compressed(
     outputs: set[int],
     constants: frozenset[int],
 ) -> int | None:
-    """Number of the Dequantize in front of the weights of a product, where kernels read them as they are."""
+    """Number of the Dequantize in front of the weights of a product, where kernels read them as they are.
+
+    Likewise of a convolution, whose weights are dequantised where they are packed.
+    """
     op = view.ops[number]
-    if op.kind != "MatMul" or op.inputs[0].dtype not in FLOATS or forced("MatMul") == "blas":
+    if op.kind not in ("MatMul", "Convolution") or op.inputs[0].dtype not in FLOATS or forced(op.kind) == "blas":
         return None
     tensor = op.inputs[1]
     source = view.producer.get(tensor.id)
@@ -44,6 +47,8 @@ def find_compressed(
     is_known = all(port.id in constants for port in front.inputs)
     if not is_known or front.kind not in ("Dequantize", "DynamicDequantize") or front.inputs[0].dtype.value not in BITS:
         return None
+    if op.kind == "Convolution":
+        return source if is_elementwise(front) and tensor.dtype is DataType.F32 else None
     shape = shapes[tensor.id]
     if len(shape) != 2 or 0 in (*shape, *shapes[op.outputs[0].id]):
         return None

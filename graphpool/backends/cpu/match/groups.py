@@ -80,7 +80,7 @@ class AnchorGroup(Group):
 
     `attention` is what the anchor, the product with the values, is the end of; `dequantized` are, by input port of the
     anchor, the Dequantize ops in front that it takes part in (`integers.py`); `compressed` is the one in front of
-    weights that are read as they are (`compressed.py`).
+    constant weights (`compressed.py`).
     """
 
     anchor: Op

@@ -29,7 +29,7 @@ from ..lower.post_ops import FusedPostOps, Tail, is_plain_bias
 from ..lower.values import Value, strides_in
 from ..support import FLOATS
 from .choice import Choice
-from .weights import PackedWeights, find_folded, fold, pack_floats
+from .weights import PackedWeights, dequantize, find_folded, fold, pack_floats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ...._kernels.gemm.post_ops import PostOps
     from .conv_problem import ConvSite
 
-__all__ = ["emit_joint", "find_packed", "find_unpacked", "find_weights"]
+__all__ = ["emit_joint", "find_packed", "find_unpacked", "find_weights", "settle_weights"]
 
 _LEAST_PIXELS = 16
 """Pixels of a result for which packing the weights at each execution pays."""
@@ -92,7 +92,7 @@ def find_packed(site: ConvSite) -> Choice | None:
     if not layouts:
         return None
     lowering, tensor_id = site.lowering, site.op.inputs[1].id
-    given = lowering.find_given(tensor_id, layouts)
+    given = None if site.group.compressed else lowering.find_given(tensor_id, layouts)
     if isinstance(given, ConvWeights):
         own = PackedWeights(lowering.any_value(tensor_id).as_bytes, given.format, site.bias)
         return Choice(lambda place: _emit(site, own, place), site.target())
@@ -115,16 +115,17 @@ def _find_layouts(site: ConvSite) -> list[ConvWeights]:
 
     The best way alone where no user brings them packed, or asks for a layout.
     """
-    lowering, op = site.lowering, site.op
-    if site.group.dequantized or forced("Convolution") == "blas":
+    lowering, op, front = site.lowering, site.op, site.group.compressed
+    if site.group.dequantized or forced("Convolution") == "blas" or (front and lowering.prefer == "memory"):
         return []
-    weights = lowering.any_value(op.inputs[1].id)
+    weights = lowering.any_value((front or op).inputs[0 if front else 1].id)
     is_known = lowering.is_constant(weights) or weights.layout is not None
-    if not is_known or weights.dtype not in FLOATS or not _has_pixels(site, weights):
+    dtype = lowering.dtypes[op.inputs[1].id]
+    if not is_known or dtype not in FLOATS or not _has_pixels(site, weights):
         return []
-    types = {lowering.dtypes[op.inputs[0].id], weights.dtype}
+    types = {lowering.dtypes[op.inputs[0].id], dtype}
     is_bf16 = allows_bf16("bf16" if types == {DataType.BF16} else lowering.fpmath, types)
-    is_given = lowering.is_given(op.inputs[1].id)
+    is_given = front is None and lowering.is_given(op.inputs[1].id)
     return _find_formats(site, lowering.prefer, allows_bf16=is_bf16, all_of_them=is_given) if site.suits_panels else []
 
 
@@ -136,6 +137,7 @@ def find_unpacked(site: ConvSite) -> Choice | None:
     lowering, op = site.lowering, site.op
     if site.group.dequantized or forced("Convolution") == "blas":
         return None
+    settle_weights(site)
     weights = lowering.value(op.inputs[1].id)
     if weights.dtype not in FLOATS or not _has_pixels(site, weights):
         return None
@@ -152,6 +154,13 @@ def find_unpacked(site: ConvSite) -> Choice | None:
     else:
         packed = _as_they_lie(site, source, found)
     return Choice(lambda place: _emit(site, packed, place), site.target())
+
+
+def settle_weights(site: ConvSite) -> None:
+    """Let weights that nobody packs be dequantised in each run."""
+    front = site.group.compressed
+    if front is not None and not site.lowering.has_value(front.outputs[0].id):
+        site.lowering.finish(front.outputs[0].id, dequantize(site.lowering, front))
 
 
 def _as_they_lie(site: ConvSite, source: Value, weights: ConvWeights) -> PackedWeights[_PlainFormat]:

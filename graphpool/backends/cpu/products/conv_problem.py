@@ -52,7 +52,7 @@ class ConvSite(Site):
     @cached_property
     def shape(self) -> ConvShape:
         """What is known of the weights of a convolution, however they lie."""
-        axes, dims, attrs = self.weight_axes, self.lowering.any_value(self.op.inputs[1].id).shape, self.op.attrs
+        axes, dims, attrs = self.weight_axes, self.lowering.shapes[self.op.inputs[1].id], self.op.attrs
         kernel, groups = tuple(pick(dims, axes.kernel)), attrs["groups"]
         dilations = per_axis(attrs, "dilations", len(kernel))
         return ConvShape(dims[axes.inner] * groups, dims[axes.outer], kernel, groups, dilations)

@@ -14,7 +14,7 @@ from ..lower.post_ops import is_plain_bias
 from ..match.integers import exact_depth
 from ..support import has_small_windows, rule
 from .choice import Choice, lower_first
-from .conv_packed import find_packed, find_unpacked
+from .conv_packed import find_packed, find_unpacked, settle_weights
 from .conv_problem import ConvSite
 from .int8_conv import find_int8
 from .transposed import find_overlap, find_phases
@@ -47,6 +47,7 @@ def find_plain(site: ConvSite) -> Choice:
 def emit_plain(site: ConvSite, place: Value | None = None) -> Value:
     """The convolution with weights as they lie, to `place` if it is given; where the result is."""
     lowering, group, op = site.lowering, site.group, site.op
+    settle_weights(site)
     source, weights = operands(lowering, group)
     transposed = op.kind == "ConvTranspose"
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])

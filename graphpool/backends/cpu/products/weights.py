@@ -2,7 +2,8 @@
 
 What follows a convolution and is a scale and a shift of each channel by constants, a BatchNorm or arithmetic, is folded
 into its weights: the scale into them, the shift into a bias that lies behind them. Nothing is folded into weights that
-the user has packed; there these ops stay what they are.
+the user has packed; there these ops stay what they are. Weights of 8 or 4 bits that a convolution of floats reads are
+dequantised into what the cache keeps.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from graphpool._dataclasses import dataclass
 
 from ....graph.shapes import channel_axis
 from ....typing import DataType
-from ..lower.instructions import emit_norm
-from ..lower.region import Region, fill
+from ..lower.instructions import apply, emit_norm
+from ..lower.region import Region, fill, region_name
 from ..lower.values import Value
 from ..support import FLOATS
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ..lower.steps import Emitter
     from .choice import Site
 
-__all__ = ["PackedWeights", "bias_of", "find_folded", "fold", "folded_sources", "pack_floats"]
+__all__ = ["PackedWeights", "bias_of", "dequantize", "find_folded", "fold", "folded_sources", "pack_floats"]
 
 F = TypeVar("F")
 
@@ -71,12 +72,13 @@ def pack_floats(site: Site, layout: WeightLayout, weights_format: F, outer: int 
 
     `outer` is the axis of the weights that holds the output channels, `count` of them, None if nothing can be folded.
     """
-    lowering, own = site.lowering, site.bias
-    weights, nbytes = lowering.value(site.op.inputs[1].id), layout.nbytes
+    lowering, own, nbytes, front = site.lowering, site.bias, layout.nbytes, site.group.compressed
+    sources = [lowering.value(tensor.id) for tensor in (front.inputs if front else site.op.inputs[1:2])]
+    weights = sources[0]
     folded = () if outer is None else find_folded(site)
 
     def fill_panels(panels: Value) -> None:
-        source = lowering.typed(weights)
+        source = dequantize(lowering, front) if front else lowering.typed(weights)
         if outer is not None and folded:
             source = fold(lowering, folded, source, own, outer, bias_of(panels, nbytes, 0, count)) or source
         lowering.pack(layout, source, panels)
@@ -87,7 +89,7 @@ def pack_floats(site: Site, layout: WeightLayout, weights_format: F, outer: int 
     # what is folded has several sources; what was converted is not what the source was
     is_exact = layout.is_exact(weights.dtype) and not folded and weights.dtype is DataType.F32 and weights.is_whole
     panels = lowering.packed_constant(
-        [weights, *folded_sources(site, folded)],
+        [*sources, *folded_sources(site, folded)],
         nbytes + (4 * count if folded else 0),
         fill_panels,
         restore if is_exact else None,
@@ -95,6 +97,16 @@ def pack_floats(site: Site, layout: WeightLayout, weights_format: F, outer: int 
     if not folded:
         return PackedWeights(panels, weights_format, own)
     return PackedWeights(panels, weights_format, bias_of(panels, nbytes, 0, count), len(folded))
+
+
+def dequantize(lowering: Lowering, front: Op) -> Value:
+    """The weights that a Dequantize gives, in a temporary."""
+    result = front.outputs[0].id
+    region, place = Region(lowering, lowering.shapes[result]), lowering.temporary(lowering.shapes[result])
+    apply(region, front)
+    region.store(result, place)
+    region.emit(region_name([front]), is_elementwise=True)
+    return place
 
 
 def find_folded(site: Site) -> tuple[Op, ...]:

@@ -5,7 +5,8 @@ import pytest
 
 import graphpool as gp
 from tests.cases.graphs import GraphBuilder
-from tests.helpers.partitions import check_graph
+from tests.cases.inputs import random_inputs
+from tests.helpers.partitions import assert_close, check_graph, run_partitions, run_reference
 
 PADS = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}
 
@@ -18,13 +19,13 @@ def engine():
 
 def convolution(
     b, ic=20, oc=33, kernel=(3, 3), groups=1, batch=1, size=(9, 8), data_format="NXC", weights_format="XIO",
-    dtype="f32", bias=False, property="constant", **attrs,
+    dtype="f32", bias=False, property="constant", behind=lambda b, weights: weights, **attrs,
 ):  # fmt: skip
     """A Convolution of an input; where both formats have channels last no layout needs to be chosen."""
     spatial = tuple(size[: len(kernel)])
     shape = (batch, *spatial, ic) if data_format == "NXC" else (batch, ic, *spatial)
     own = {"XIO": (*kernel, ic // groups, oc), "OIX": (oc, ic // groups, *kernel)}[weights_format]
-    operands = [b.input(shape, dtype), b.input(own, dtype, property=property)]
+    operands = [b.input(shape, dtype), behind(b, b.input(own, dtype, property=property))]
     operands += [b.input((oc,), dtype, property="constant")] if bias else []
     ndim = len(kernel)
     given = {name: values[:1] * ndim for name, values in PADS.items()} | attrs
@@ -210,6 +211,41 @@ def test_arithmetic_of_constants_becomes_part_of_the_weights(tail, nsources, dat
     [partition] = builder.graph.get_partitions()
     with partition.compile(partition.input_ports, partition.output_ports, engine) as compiled:
         assert [len(part.sources) for part in compiled.primitive.constant_parts] == [nsources]
+
+
+QUANTISED = {
+    "per_tensor": lambda count: {"qtype": "per_tensor", "scales": [0.01], "zps": [3]},
+    "per_channel": lambda count: {
+        "qtype": "per_channel", "axis": 3, "scales": [0.01 + 0.001 * k for k in range(count)], "zps": [*range(count)],
+    },
+    "given": lambda count: {"qtype": "per_tensor"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prefer", ["latency", "memory"])
+@pytest.mark.parametrize("tail", ["nothing", "norm, residual, relu", "swish"])
+@pytest.mark.parametrize("scheme", QUANTISED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_of_8_bits_are_dequantised_where_they_are_packed(engine, kind, scheme, tail, prefer):
+    """As in models whose activations have 16 bits; in each run where memory is preferred."""
+    builder = GraphBuilder(gp.Graph(prefer=prefer))
+    oc = KINDS[kind].get("oc", 33)
+
+    def quantised(b, weights):
+        integers = b.input(b.graph_shape(weights), "s8", property="constant")
+        numbers = [b.input((1,), property="constant")] if scheme == "given" else []
+        return b.op("DynamicDequantize" if numbers else "Dequantize", integers, *numbers, dtype="f32",
+                    **QUANTISED[scheme](oc))  # fmt: skip
+
+    TAILS[tail](builder, convolution(builder, bias=True, behind=quantised, **KINDS[kind]))
+    whole = builder.graph.merge_partitions(builder.finish())
+    values = random_inputs(builder, np.random.default_rng(0), low=0.1, high=1.0)
+    [result] = whole.output_ports
+    actual = run_partitions([whole], values, engine, scale=64)[result.id]
+    assert_close(actual, run_reference(builder.graph.ops, values)[result.id], result.dtype, scale=64)
+    outputs = [lt.replace(shape=builder.graph_shape(lt)) for lt in whole.output_ports]
+    with whole.compile(whole.input_ports, outputs, engine) as compiled:
+        assert bool(compiled.primitive.constant_parts) is (prefer == "latency")
 
 
 def test_one_weight_of_two_convolutions(engine):
