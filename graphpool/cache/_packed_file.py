@@ -65,7 +65,7 @@ class _StoredFile(MappedFile):
     def _identify(self, about: os.stat_result) -> tuple[str | int, ...]:
         """Its name too; without the system's time of change, which each use sets."""
         *rest, _changed_ns = super()._identify(about)
-        return self.path.name, *rest
+        return self.path.rpartition("/")[2], *rest
 
     def content(self) -> None:
         """None: nothing may refer to it."""

@@ -6,9 +6,9 @@ nothing. Locks are re-entrant, because a collected lease may give memory back in
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from graphpool._dataclasses import dataclass
@@ -22,6 +22,7 @@ from ._stats import AllocationStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from typing import Self
 
     from graphpool.typing import MemoryResource
@@ -360,8 +361,10 @@ class LoggingResource(Adaptor):
         import csv
 
         super().__init__(upstream)
-        self._owns_file = isinstance(path, str | Path)
-        if isinstance(path, str | Path):
+        self._owns_file = isinstance(path, str | os.PathLike)
+        if isinstance(path, str | os.PathLike):
+            from pathlib import Path
+
             self._file: TextIO = Path(path).open("w", newline="", encoding="utf-8")  # noqa: SIM115 - closed by close()
         else:
             self._file = path

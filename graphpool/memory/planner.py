@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ._greedy import ORDERS, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
+    from pathlib import Path
 
     from matplotlib.figure import Figure
 
@@ -556,6 +556,7 @@ def write_csv(path: str | Path, buffers: Iterable[BufferInfo], plan: MemoryPlan 
         Whose offsets are written in place of fixed ones.
     """
     import csv
+    from pathlib import Path
 
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.typing import parse_nbytes
 
 from .cgroups import LIMITS, MEMBERSHIP, ROOT, group_folders, read_count, used_nbytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["AllowedMemory", "MemoryLimit", "allowed_memory", "parse_memory_limit"]
 
@@ -61,12 +64,14 @@ class MemoryLimit:
     counts_host: bool = True
 
 
-def allowed_memory(root: Path = ROOT, membership: Path = MEMBERSHIP, proc: Path = Path("/proc")) -> AllowedMemory:
+def allowed_memory(
+    root: str | Path = ROOT, membership: str | Path = MEMBERSHIP, proc: str | Path = "/proc"
+) -> AllowedMemory:
     """The least of what control groups, ``ulimit -v`` and the machine allow.
 
     Parameters
     ----------
-    root, membership, proc : Path
+    root, membership, proc : str or Path
         Where the control groups are mounted, the file that says in which ones the process is, and the folder of
         processes.
 
@@ -124,10 +129,12 @@ def parse_memory_limit(value: int | str | None) -> MemoryLimit:
     return MemoryLimit(nbytes, allowed.counts_mapped)
 
 
-def _present(proc: Path) -> tuple[int, int]:
+def _present(proc: str | Path) -> tuple[int, int]:
     """Address space and resident memory of the process now; 0 where the system does not tell. Unit: bytes."""
+    from pathlib import Path
+
     try:
-        space, resident, *_ = map(int, (proc / "self" / "statm").read_text().split())
+        space, resident, *_ = map(int, Path(proc, "self", "statm").read_text().split())
     except (OSError, ValueError):
         return 0, 0
     page = os.sysconf("SC_PAGESIZE")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 __all__ = ["LIMITS", "MEMBERSHIP", "ROOT", "group_folders", "read_count", "used_nbytes"]
 
-ROOT, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+ROOT, MEMBERSHIP = "/sys/fs/cgroup", "/proc/self/cgroup"
 
 LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 """Files of a group that limit its memory, by version."""
@@ -19,14 +19,19 @@ _USED = {1: ("memory.usage_in_bytes", "total_"), 2: ("memory.current", "")}
 """The file that tells what a group uses, and how names in its statistics begin that have groups below added."""
 
 
-def group_folders(controller: str, root: Path = ROOT, membership: Path = MEMBERSHIP) -> Iterator[tuple[int, Path]]:
+def group_folders(
+    controller: str, root: str | Path = ROOT, membership: str | Path = MEMBERSHIP
+) -> Iterator[tuple[int, Path]]:
     """(version, folder) of the process's groups that may have a controller, and of all groups that contain them.
 
     Every one of them limits. A container may see its own group as the root, whatever the path says; the root is one of
     the folders. Nothing where there are no groups.
     """
+    from pathlib import Path  # for others than workers, whose threads and limits are told
+
+    root = Path(root)
     try:
-        lines = membership.read_text().splitlines()
+        lines = Path(membership).read_text().splitlines()
     except OSError:
         return
     for line in lines:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import config
@@ -27,6 +26,8 @@ def step_costs() -> LatencyCache:
 @cache
 def stage_latencies() -> LatencyCache:
     """Measured latencies of stages, by `stage_key`; starts from the file beside that of the steps."""
+    from pathlib import Path
+
     path = config.get("step_costs")
     return LatencyCache(None if path is None else Path(path).with_suffix(".stages.json"), machine=_machine())
 
@@ -68,6 +69,8 @@ def _machine() -> str:
 
 def _processor() -> str:
     """The processor's name, where the system tells it."""
+    from pathlib import Path
+
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from pathlib import Path
+from io import FileIO
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ._program import Program
 
 __all__ = ["NO_READS", "MappedReads", "reads_of", "rows_read"]
-
-_PAGES = Path("/proc/self/pagemap")
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class MappedReads:
     def present_nbytes(self) -> int:
         """How much of the spans the process has in memory now; 0 where the system does not tell. Unit: bytes."""
         try:
-            with _PAGES.open("rb", buffering=0) as file:
+            with _open_pages() as file:
                 found = [_present(file.fileno(), *span) for span in self.spans]
         except OSError:
             return 0
@@ -82,7 +80,7 @@ class MappedReads:
         page of the first and last 2 MiB of a span; reads the file where the system does not have it in memory.
         """
         try:
-            with _PAGES.open("rb", buffering=0) as pages:
+            with _open_pages() as pages:
                 for file in filter(None, (found() for found in self.files)):  # stays mapped meanwhile
                     for begin, wanted in self._pieces(file):
                         _bring(pages.fileno(), file, begin, wanted)
@@ -105,6 +103,11 @@ class MappedReads:
 
 
 NO_READS = MappedReads()
+
+
+def _open_pages() -> FileIO:
+    """What the system tells of the pages of this process."""
+    return FileIO(os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC))
 
 
 def _present(descriptor: int, begin: int, end: int) -> np.ndarray[Any, Any]:

@@ -10,11 +10,11 @@ import os
 from collections import Counter
 from functools import cache, partial
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import graphpool
 from graphpool import config
 from graphpool._dataclasses import NamedTuple
 from graphpool._kernels.core._dispatch import isas
@@ -76,7 +76,7 @@ def context_of(engine: Engine, options: ScheduleOptions, weights: str) -> str | 
 @cache
 def _build() -> tuple[str, str]:
     """The version, and a name for the files of the package: a checkout changes without its version."""
-    folders, found = [str(Path(__file__).parent.parent)], []
+    folders, found = [*graphpool.__path__], []
     for folder in folders:  # which grows meanwhile
         with os.scandir(folder) as entries:
             for entry in entries:

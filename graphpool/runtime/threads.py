@@ -31,7 +31,7 @@ def available_threads() -> int:
     return max(1, affinity if quota is None else min(affinity, int(quota)))
 
 
-def _cgroup_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
+def _cgroup_quota(root: str | Path = ROOT, membership: str | Path = MEMBERSHIP) -> float | None:
     """Processors that the control groups grant, or None when they set no limit."""
     quotas = [
         _read_v2(folder / "cpu.max") if version == 2 else _read_v1(folder)

@@ -6,13 +6,13 @@ import itertools
 import math
 import os
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 
 class LatencyCache:
@@ -31,7 +31,11 @@ class LatencyCache:
         if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
             message = explain("capacity", accepted="an int of at least 1", got=repr(capacity))
             raise InvalidArgumentError(message, capacity=capacity)
-        self.path = None if path is None else Path(path)
+        self.path: Path | None = None
+        if path is not None:
+            from pathlib import Path
+
+            self.path = Path(path)
         self.machine = machine
         self.capacity = capacity
         self.version = 0
@@ -73,6 +77,7 @@ class LatencyCache:
         """
         import json
         import tempfile  # which brings in ten modules more
+        from pathlib import Path
 
         if self.path is None:
             raise InvalidArgumentError(explain("this latency cache has no file", hint="give it a path"), path=None)

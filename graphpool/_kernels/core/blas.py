@@ -12,7 +12,6 @@ import threading
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
-from pathlib import Path
 
 __all__ = ["load_blas"]
 
@@ -38,6 +37,8 @@ def load_blas() -> None:
 
 
 def _load_alone() -> None:
+    from pathlib import Path
+
     scipy = import_module("scipy")
     spec = PathFinder.find_spec(_NAME, [str(Path(folder, "linalg")) for folder in scipy.__path__])
     if spec is None or spec.loader is None:
