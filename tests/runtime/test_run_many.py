@@ -90,6 +90,19 @@ def test_lengths_are_filled_up_where_a_mask_hides_it(engine):
         assert model.stats().runs - before == len(requests)
 
 
+@pytest.mark.parametrize(
+    ("rows", "most_rows", "nruns"), [([1] * 8, 4, 2), ([1] * 9, 4, 3), ([2, 2, 1, 3], 4, 2), ([2, 3], 4, 2)]
+)
+def test_batches_have_as_many_rows_as_was_said_and_no_more(engine, rows, most_rows, nruns):
+    rng = np.random.default_rng(7)
+    requests = [request(rng, count, 5) for count in rows]
+    with gp.onnx.load(named(HIDING), engine=engine) as model:
+        wanted = [model.run(one) for one in requests]
+        before = model.stats().runs
+        check(model.run_many(requests, mask="mask", most_rows=most_rows), wanted, exact=False)
+        assert model.stats().runs - before == nruns
+
+
 def test_results_of_a_batch_are_arrays_of_their_own(engine):
     rng = np.random.default_rng(2)
     with gp.onnx.load(named(HIDING), engine=engine) as model:
