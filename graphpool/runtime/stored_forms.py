@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import graphpool
 from graphpool import config
 from graphpool._dataclasses import NamedTuple
 from graphpool._kernels.core._dispatch import isas
@@ -76,7 +75,7 @@ def context_of(engine: Engine, options: ScheduleOptions, weights: str) -> str | 
 @cache
 def _build() -> tuple[str, str]:
     """The version, and a name for the files of the package: a checkout changes without its version."""
-    folders, found = [*graphpool.__path__], []
+    folders, found = [os.path.dirname(os.path.dirname(__file__))], []  # noqa: PTH120 - no pathlib
     for folder in folders:  # which grows meanwhile
         with os.scandir(folder) as entries:
             for entry in entries:
