@@ -172,9 +172,20 @@ def moved_taps():
     return DynamicModel(nodes, inputs, {"y": 4}, constants, {"n": (1, 9), "m": (1, 40)})
 
 
+def attention_spelt_out():
+    """Four heads, of any numbers of queries and keys."""
+    nodes = [
+        Node("MatMul", ["q", "k"], ["scores"]), Node("Mul", ["scores", "scale"], ["scaled"]),
+        Node("Softmax", ["scaled"], ["parts"], axis=-1), Node("MatMul", ["parts", "v"], ["y"]),
+    ]  # fmt: skip
+    inputs = {"q": ("f", 1, 4, "n", 16), "k": ("f", 1, 4, 16, "m"), "v": ("f", 1, 4, "m", 16)}
+    return DynamicModel(nodes, inputs, {"y": 4}, {"scale": np.float32(0.25)}, {"n": (1, 9), "m": (1, 40)})
+
+
 @pytest.mark.parametrize(
     ("case", "most"),
     [
+        (attention_spelt_out(), 1),
         (one_hot(-1), 1),
         (blocks(), 2),
         (node_of("Unique", axis=0), 1),
@@ -193,6 +204,7 @@ def moved_taps():
         (moved_taps(), 1),
     ],
     ids=[
+        "attention",
         "OneHot",
         "Col2Im",
         "Unique rows",

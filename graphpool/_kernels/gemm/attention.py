@@ -12,6 +12,7 @@ from graphpool.errors import InvalidDataTypeError, InvalidShapeError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
 from ..core.spaces import check_strides
+from .problem import choose
 from .requant import number_args
 
 if TYPE_CHECKING:
@@ -202,14 +203,15 @@ def attention(
             scores, [*sides.values(), *(scores[name] for name in ("q", "factor", "additive", "boolean"))]
         )
     queries, depth, value_depth = (scores[name] for name in ("queries", "depth", "value_depth"))
-    by_row = queries <= _MAX_ROWS and scores["k"]["stride"][3] == 1 and scores["v"]["stride"][3] == 1
-    block, lanes = least(_LANES, largest(queries, 1)), 1 if by_row else _LANES
+    has_rows = scores["k"]["stride"][3] == 1 and scores["v"]["stride"][3] == 1
+    by_row = choose(queries, _MAX_ROWS, 1, 0) if has_rows else 0
+    block, lanes = least(_LANES, largest(queries, 1)), _LANES - by_row * (_LANES - 1)
     strip = _TILE if rounding is None else _TILE * least(_STRIP // _TILE, largest(-(-scores["keys"] // _TILE), 1))
     values = {
         "scores": scores, "by_row": by_row, "block": block, "inf_as_zero": inf_as_zero, "has_program": bool(epilogue),
         "strip": strip, **sides, **_rounding_fields(rounding),
     }  # fmt: skip
-    floats = lanes * (depth + strip) + (value_depth if by_row else (lanes + _RESULTS) * value_depth)
+    floats = lanes * (depth + strip) + (by_row + (1 - by_row) * (lanes + _RESULTS)) * value_depth
     floats += _TILE * depth * (not problem.is_f32("q", "k")) + _TILE * value_depth * (not problem.is_f32("v"))
     floats += _TILE * lanes * (not problem.is_f32("factor", "additive"))
     ntasks = scores["batch"] * scores["heads"] * -(-queries // block) if value_depth else 0
