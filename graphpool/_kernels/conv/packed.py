@@ -17,6 +17,7 @@ from graphpool.errors import UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
 from ..gemm.packed import (
+    CHAIN,
     MOST_ROWS,
     PANEL_ROWS,
     TILE_PANELS,
@@ -282,7 +283,7 @@ def _tap_block(pixels: int, weights: ConvWeights) -> int:
     if is_one_tile:
         return weights.runs
     most = max(l2_nbytes() * 3 // 4 // (weights.unit(pixels) * 4 * max(weights.words, 1)), 1)
-    return even_part(weights.runs, -(-weights.runs // most))
+    return even_part(weights.runs, -(-weights.runs // most), -(-CHAIN // largest(weights.words, 1)))  # whole chains
 
 
 def _pixels_staged(window: Window, pixels: int) -> int:

@@ -20,7 +20,7 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from .packed import HAS_BF16, TILE_PANELS, MatrixFormat, l2_nbytes, row_block, streams, worthwhile_cols
+from .packed import CHAIN, HAS_BF16, TILE_PANELS, MatrixFormat, l2_nbytes, row_block, streams, worthwhile_cols
 from .post_ops import NO_POST_OPS, PostOps
 from .problem import aligned, even_part
 
@@ -234,5 +234,6 @@ def _col_block(rows: int, n: int, k: int, unit: int, few: int) -> int:
 
 
 def _k_block(rows: int, k: int, panel: int) -> int:
-    """Rows of the weights that are panels at a time, a multiple of 8: a quarter of L2 holds them."""
-    return even_part(k, -(-k // max(l2_nbytes() // 4 // (streams(rows) * panel * 4), 64)), _WHOLE)
+    """Rows of the weights that are panels at a time, whole chains of sums: a quarter of L2 holds them."""
+    parts = -(-k // max(l2_nbytes() // 4 // (streams(rows) * panel * 4), 64))
+    return min(even_part(k, parts, CHAIN), even_part(k, 1, _WHOLE))

@@ -37,6 +37,7 @@
 #define GP_WIDE_ROWS 2
 #define GP_PACK_ROWS 32
 #define GP_PACK_FROM 32
+#define GP_CHAIN 256 /* terms that are summed without a break, so that rounding does not grow with their number */
 #define GP_DOT_ROWS 8
 #define GP_DOT_COLUMNS 64
 #define GP_DOT_LEAST 64 /* numbers of a column from which on dot products are faster than to turn B */

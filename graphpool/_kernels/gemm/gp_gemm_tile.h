@@ -13,20 +13,34 @@ typedef GP_REAL GP_T(vec) __attribute__((vector_size(GP_VECTOR_NBYTES), aligned(
 GP_INLINE void GP_T(tile)(const int mr, const int nv, int64_t k, const GP_REAL *a, int64_t a_row, int64_t a_col,
                           const GP_REAL *b, int64_t b_row, GP_REAL *c, int64_t ldc)
 {
-    GP_T(vec) acc[GP_ROWS][GP_WIDE_VECTORS];
+    GP_T(vec) acc[GP_ROWS][GP_WIDE_VECTORS], before[GP_ROWS][GP_WIDE_VECTORS]; /* the chains before: GP_CHAIN terms each */
     GP_EACH(i, mr)
         GP_EACH(j, nv)
             acc[i][j] = (GP_T(vec)){0};
-    for (int64_t p = 0; p < k; ++p) {
-        const GP_T(vec) *row = (const GP_T(vec) *)(b + p * b_row);
-        GP_T(vec) x[GP_WIDE_VECTORS];
-        GP_EACH(j, nv)
-            x[j] = row[j];
-        GP_EACH(i, mr) {
-            GP_REAL y = a[i * a_row + p * a_col];
+    for (int64_t p = 0;;) {
+        const int is_first = p == 0;
+        for (const int64_t end = gp_min(p + GP_CHAIN, k); p < end; ++p) {
+            const GP_T(vec) *row = (const GP_T(vec) *)(b + p * b_row);
+            GP_T(vec) x[GP_WIDE_VECTORS];
             GP_EACH(j, nv)
-                acc[i][j] += y * x[j];
+                x[j] = row[j];
+            GP_EACH(i, mr) {
+                GP_REAL y = a[i * a_row + p * a_col];
+                GP_EACH(j, nv)
+                    acc[i][j] += y * x[j];
+            }
         }
+        if (!is_first)
+            GP_EACH(i, mr)
+                GP_EACH(j, nv)
+                    acc[i][j] += before[i][j];
+        if (p >= k)
+            break;
+        GP_EACH(i, mr)
+            GP_EACH(j, nv) {
+                before[i][j] = acc[i][j];
+                acc[i][j] = (GP_T(vec)){0};
+            }
     }
     GP_EACH(i, mr)
         GP_EACH(j, nv)

@@ -23,8 +23,8 @@
  * vector and broadcasts one word per row. 6 x 4 vectors with 32 registers, 6 x 2 with 16: the largest for which
  * accumulators, one step of B and a broadcast fit (Low et al., "Analytical modeling is enough for high-performance
  * BLIS", 2016), with rows few enough that a stride of a power of two does not exceed the 8 ways of L1. Fewer rows take
- * up to 4 panels at once, each its own stream of memory. An element is summed in the order of k whatever the tile, so
- * a row's result does not depend on how many rows there are or how they are divided. */
+ * up to 4 panels at once, each its own stream of memory. An element is summed in the order of k whatever the tile, in
+ * chains of the same length, so a row's result does not depend on how many rows there are or how they are divided. */
 #ifndef GP_PACKED_H
 #define GP_PACKED_H
 
@@ -35,6 +35,10 @@
 #define GP_PANEL (GP_PANEL_VECTORS * GP_VL)
 #define GP_TILE_ROWS 6
 #define GP_TILE_PANELS 4
+
+/* Words of f32 that are summed in one chain, a power of two. Longer sums are made of several, added one after the other:
+ * in a single one each rounding would be as coarse as all of the sum. */
+#define GP_CHAIN 256
 #if defined(__AVX512F__) || defined(__ARM_NEON)
 #define GP_TILE_VECTORS 24
 #else
@@ -86,6 +90,8 @@ typedef struct {
     int64_t ldc, cols;
     float *partial;
     int is_first, is_last;
+    float *total; /* f32: like partial, for chains that have ended; NULL where chains end with the parts of k */
+    int64_t word; /* f32: from where k begins, where there is a total; else 0 */
     const float *bias;        /* NULL: none; one for each column */
     const float *residual;    /* NULL: none */
     int64_t residual_row;

@@ -276,6 +276,41 @@ GP_INLINE void gp_acc_begin(const enum gp_packed_type type, const int rows, cons
     }
 }
 
+typedef float gp_acc_room[GP_TILE_ROWS * GP_TILE_PANELS * GP_PANEL];
+
+/* Adds the chains of a sum that have ended before (GP_CHAIN), if any. */
+GP_INLINE void gp_acc_join(const int rows, const int nv, gp_acc acc, const float *before)
+{
+    if (before)
+        GP_EACH(i, rows)
+            GP_EACH(j, nv)
+                acc[i][j] += gp_load(before + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
+}
+
+/* Ends a chain: it and those before come to `room`, which is returned, and the next one begins. */
+GP_INLINE const float *gp_acc_put(const int rows, const int nv, gp_acc acc, const float *before, float *room)
+{
+    gp_acc_join(rows, nv, acc, before);
+    GP_EACH(i, rows)
+        GP_EACH(j, nv) {
+            gp_store(room + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL, acc[i][j]);
+            acc[i][j] = (gp_vf){0};
+        }
+    return room;
+}
+
+/* Where the chains lie that have ended in parts of k before: NULL if none has, or if accumulators begin with them. */
+GP_INLINE const float *gp_acc_before(const gp_packed_sink *sink)
+{
+    return sink->total && sink->word > GP_CHAIN ? sink->total : NULL;
+}
+
+/* Words to the end of the chain with which accumulators begin. */
+GP_INLINE int64_t gp_chain_left(const gp_packed_sink *sink)
+{
+    return sink->is_first ? GP_CHAIN : -sink->word & (GP_CHAIN - 1);
+}
+
 /* Finishes the accumulators, or leaves them for the next part of k. Several panels are always whole. */
 GP_INLINE void gp_acc_end(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
                            gp_acc acc, const gp_packed_sink *sink)
@@ -405,27 +440,46 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
         words = 0;
     }
     const char *ahead = (const char *)b + sink->ahead;
-    for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
-        const char *word[GP_TILE_ROWS];
-        gp_fetch_ahead(rows, &ahead, sink);
-        GP_EACH(i, rows)
-            word[i] = i < 3 ? a + i * a_row : second + (i - 3) * a_row;
-        gp_tile_step(type, rows, nv, vectors, word, 0, b + p * width, panel_step, acc);
+    gp_acc_room own;
+    float *room = sink->total ? sink->total : own;
+    const float *before = type == GP_PACKED_F32 ? gp_acc_before(sink) : NULL;
+    for (int64_t p = 0, end = type == GP_PACKED_F32 ? gp_chain_left(sink) : words;; end += GP_CHAIN) {
+        for (const int64_t last = gp_min(end, words); p < last; p++, a += a_col, second += a_col) {
+            const char *word[GP_TILE_ROWS];
+            gp_fetch_ahead(rows, &ahead, sink);
+            GP_EACH(i, rows)
+                word[i] = i < 3 ? a + i * a_row : second + (i - 3) * a_row;
+            gp_tile_step(type, rows, nv, vectors, word, 0, b + p * width, panel_step, acc);
+        }
+        if (p >= words)
+            break;
+        before = gp_acc_put(rows, nv, acc, before, room);
     }
+    if (sink->is_last || !sink->total)
+        gp_acc_join(rows, nv, acc, before);
     gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
 
 /* The same for a convolution: every tap is a product of its own, whose rows lie wherever rows[tap * pitch + i] points
  * and whose panels lie tap_step words behind those of the tap before. A tap of which all rows are `padding` is left
- * out: it would add zeros. */
+ * out: it would add zeros. Chains of sums end in taps that are longer,
+ * with the tap that fills one, and with the part of k. */
 GP_INLINE void gp_taps_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
                             int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding,
                             const float *b, int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors, width = vectors * GP_VL;
     gp_acc acc;
+    gp_acc_room room;
+    const float *before = NULL;
+    int64_t chain = sink->is_first ? 0 : GP_CHAIN;
     gp_acc_begin(type, rows, panels, vectors, acc, sink);
     for (; taps; taps--, row += pitch, b += tap_step) {
+        if (chain >= GP_CHAIN) {
+            before = gp_acc_put(rows, nv, acc, before, room);
+            chain = 0;
+        }
+        chain += words;
         const char *a[GP_TILE_ROWS];
         int is_padding = 1;
         GP_EACH(i, rows) {
@@ -434,11 +488,17 @@ GP_INLINE void gp_taps_tile(const enum gp_packed_type type, const int rows, cons
         }
         const float *at = b;
         const char *ahead = (const char *)b + sink->ahead;
-        for (int64_t p = 0; p < words && !is_padding; p++, at += width) {
-            gp_fetch_ahead(rows, &ahead, sink);
-            gp_tile_step(type, rows, nv, vectors, a, p * 4, at, panel_step, acc);
+        for (int64_t p = 0; !is_padding; before = gp_acc_put(rows, nv, acc, before, room)) {
+            const int64_t end = gp_min(p + GP_CHAIN, words);
+            for (; p < end; p++, at += width) {
+                gp_fetch_ahead(rows, &ahead, sink);
+                gp_tile_step(type, rows, nv, vectors, a, p * 4, at, panel_step, acc);
+            }
+            if (p >= words)
+                break;
         }
     }
+    gp_acc_join(rows, nv, acc, before);
     gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
 
@@ -494,6 +554,7 @@ GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
     sink->c += sink->c ? rows * sink->ldc : 0;
     sink->row += rows;
     sink->partial += rows * GP_TILE_PANELS * GP_PANEL;
+    sink->total += sink->total ? rows * GP_TILE_PANELS * GP_PANEL : 0;
     sink->residual += sink->residual ? rows * sink->residual_row : 0;
     sink->row_sum += sink->row_sum ? rows : 0;
     sink->largest += sink->largest ? sink->pairs : 0;

@@ -164,15 +164,27 @@ static __attribute__((noinline)) void tall_tile(int64_t words, const char *a, in
     const char *from[4]; /* three rows a pointer: one address register each */
     GP_EACH(i, 4)
         from[i] = a + 3 * i * a_row;
-    for (; words; words--, b += GP_VL) {
-        const char *word[2 * GP_TILE_ROWS];
-        GP_EACH(i, 4)
-            GP_EACH(row, 3)
-                word[3 * i + row] = from[i] + row * a_row;
-        gp_tile_step(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, word, 0, b, 0, acc);
-        gp_tile_step(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, word + GP_TILE_ROWS, 0, b, 0, acc_below);
-        GP_EACH(i, 4)
-            from[i] += a_col;
+    gp_acc_room own, own_below;
+    const float *before = gp_acc_before(sink), *before_below = gp_acc_before(&below);
+    for (int64_t chain = gp_chain_left(sink);; chain = GP_CHAIN) {
+        for (int64_t left = gp_min(words, chain); left; left--, words--, b += GP_VL) {
+            const char *word[2 * GP_TILE_ROWS];
+            GP_EACH(i, 4)
+                GP_EACH(row, 3)
+                    word[3 * i + row] = from[i] + row * a_row;
+            gp_tile_step(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, word, 0, b, 0, acc);
+            gp_tile_step(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, word + GP_TILE_ROWS, 0, b, 0, acc_below);
+            GP_EACH(i, 4)
+                from[i] += a_col;
+        }
+        if (!words)
+            break;
+        before = gp_acc_put(GP_TILE_ROWS, 1, acc, before, sink->total ? sink->total : own);
+        before_below = gp_acc_put(GP_TILE_ROWS, 1, acc_below, before_below, sink->total ? below.total : own_below);
+    }
+    if (sink->is_last || !sink->total) {
+        gp_acc_join(GP_TILE_ROWS, 1, acc, before);
+        gp_acc_join(GP_TILE_ROWS, 1, acc_below, before_below);
     }
     gp_acc_end(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, acc, sink);
     gp_acc_end(GP_PACKED_F32, GP_TILE_ROWS, 1, 1, acc_below, &below);
@@ -216,9 +228,12 @@ static void group(const gp_packed_fn (*tiles)[4], int column, int64_t rows, gp_d
                   int64_t width, gp_packed_sink sink)
 {
     b += depth.first * width;
+    if (tiles == tiles_GP_PACKED_F32 && depth.block < depth.count && depth.block % GP_CHAIN)
+        sink.total = sink.partial + rows * GP_TILE_PANELS * GP_PANEL;
     int64_t w = 0;
     do {
         const int64_t step = gp_min(depth.count - w, depth.block);
+        sink.word = sink.total ? w : 0;
         sink.is_first = w == 0;
         sink.is_last = w + step >= depth.count;
         sink.largest += sink.largest && w ? depth.block / 2 : 0;

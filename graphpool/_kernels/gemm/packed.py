@@ -57,8 +57,8 @@ HAS_BF16 = ("avx512_bf16", "avx512_amx")
 _AMX_ROWS, _AMX_WORDS, _AMX_NBYTES, _PIECE_NBYTES = 16, 16, 1024, 24
 """``GP_AMX_ROWS``, ``GP_AMX_WORDS``, ``GP_AMX_NBYTES``, and the size of ``gp_amx_piece``."""
 
-TILE_ROWS, TILE_PANELS, _PACK_PANELS = 6, 4, 4
-"""``GP_TILE_ROWS``, ``GP_TILE_PANELS`` and ``GP_PACK_PANELS``."""
+TILE_ROWS, TILE_PANELS, _PACK_PANELS, CHAIN = 6, 4, 4, 256
+"""``GP_TILE_ROWS``, ``GP_TILE_PANELS``, ``GP_PACK_PANELS`` and ``GP_CHAIN``."""
 
 _MAX_S8_K = 2**15
 """Terms up to which the sum of (a - zero)(b - zero) fits s32 whatever the operands."""
@@ -359,7 +359,8 @@ def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: b
     word_block = _word_block(rows, part_words, panel, is_tiled)
     partial_offset = aligned(rows * cols * 4) if values["tile_in_scratch"] else 0
     partial_rows = -(-rows // _AMX_ROWS) * _AMX_ROWS if is_tiled else rows
-    words_offset = partial_offset + choose(part_words, word_block, 0, partial_rows * TILE_PANELS * panel * 4)
+    partial_nbytes = partial_rows * TILE_PANELS * panel * choose(rows, _FEW_ROWS, 8, 4)  # twice where chains go on
+    words_offset = partial_offset + choose(part_words, word_block, 0, partial_nbytes)
     row_offset = words_offset
     if dtype != "f32":
         tiles = tiles_nbytes(rows, part_words, 1) + (part_words + 1) * 4 if is_tiled else rows * part_words * 4
@@ -448,9 +449,11 @@ def _word_block(rows: int, words: int, panel: int, is_tiled: bool) -> int:
     Vectors of 16 lanes wait for panels from L2 where two or three tiles read them: these come to L1 in parts.
     """
     most = largest(l2_nbytes() * 3 // 4 // (streams(rows) * panel * 4), 64)
+    block = even_part(words, -(-words // most), CHAIN)
     if panel == 2 * LANES["avx512"] and not is_tiled:
-        most = choose(rows, _FEW_ROWS, choose(words, _LONG_WORDS, most, _NEAR_WORDS), most)
-    return choose(rows, TILE_ROWS, largest(words, 1), even_part(words, -(-words // most), 16))
+        near = even_part(words, -(-words // _NEAR_WORDS), 16)
+        block = choose(rows, _FEW_ROWS, choose(words, _LONG_WORDS, block, near), block)
+    return choose(rows, TILE_ROWS, largest(words, 1), block)
 
 
 @cache

@@ -94,6 +94,14 @@ def test_equals_the_definition(isa, case):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("channels", "kernel"), [(1000, (3, 3)), (100, (7, 7))])
+def test_long_sums_are_made_of_chains(isa, channels, kernel):
+    """One chain would lose the last bit of each term behind 4096."""
+    w = np.full((1, 20, channels, *kernel), 1 + 2.0**-12, np.float32)
+    check(np.ones((1, channels, 9, 9), np.float32), w, isa=isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("weights", ["OIX", "XIO", "XOI", "gap"])
 @pytest.mark.parametrize("case", CASES)
 def test_plain_weights_give_the_same(isa, case, weights):

@@ -49,6 +49,15 @@ SIZES = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("m", "n"), [(1, 200), (20, 30)])
+def test_long_sums_are_made_of_chains(isa, m, n):
+    k, term = 2**14, np.float32(1 + 2.0**-12)
+    call = matmul((), m, n, k, (k, 1), (n, 1), (n,), impl="simd", isa=isa)
+    out = run_checked(call, m * n, np.ones((m, k), np.float32), np.full((k, n), term), dst_index=2)
+    assert (out == k * term).all(), "one chain loses the last bit of each term behind 4096"
+
+
 @pytest.mark.parametrize(("impl", "isa"), IMPLS)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("size", SIZES, ids=str)

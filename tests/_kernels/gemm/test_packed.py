@@ -79,6 +79,29 @@ def test_sizes_around_every_tile_edge(isa, size):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("n", [20, 90])
+def test_long_sums_are_made_of_chains(isa, n):
+    k, term = 2**14, np.float32(1 + 2.0**-12)
+    b = packed(np.full((k, n), term), isa=isa)
+    for m in (1, 4, 7, 13, 40):  # panels are read in parts or as a whole
+        call = packed_matmul((), m, n, k, (k, 1), (n,), isa=isa)
+        out = run_checked(call, m * n, np.ones((m, k), np.float32), b, dst_index=2)
+        assert (out == k * term).all(), "one chain loses the last bit of each term behind 4096"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("k", [700, 2**14])
+def test_a_row_does_not_depend_on_how_many_there_are(isa, k):
+    n, most = 50, 40
+    a, b = normal((most, k)), packed(normal((k, n), 1), isa=isa)
+    rows = set()
+    for m in (1, 4, 7, 13, most):
+        call = packed_matmul((), m, n, k, (k, 1), (n,), isa=isa)
+        rows.add(run_checked(call, m * n, a[:m].copy(), b, dst_index=2)[:n].tobytes())
+    assert len(rows) == 1
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("size", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)], ids=str)
 def test_zero_sizes(isa, size):
     m, n, k = size
