@@ -56,16 +56,16 @@ static void task(const gp_conv_blocks *b, void *const *args, gp_conv_pixels *pix
 
 GP_DEFINE_KERNEL(bf16_conv_packed) { gp_run_blocks(params, args, begin, end, scratch, 0, move_pixels, task); }
 
-static void pack_panel(const gp_conv_pack *p, const float *from, int64_t width, int64_t cols, uint16_t *restrict to)
+static void pack_panel(const gp_conv_pack *p, const float *from, int64_t cols, uint16_t *restrict to)
 {
     const int64_t pixel = p->ic + p->ic % 2;
-    memset(to, 0, (size_t)(p->runs * p->words * width) * 4);
+    memset(to, 0, (size_t)(p->runs * p->words * cols) * 4);
     for (int64_t tap = 0; tap < p->runs * p->merged; tap++) {
         const float *at = from + gp_tap_offset(p->kernel, p->w, tap);
         for (int64_t i = 0; i < p->ic; i++) {
             const int64_t element = tap % p->merged * pixel + i, word = tap / p->merged * p->words + element / 2;
             for (int64_t c = 0; c < cols; c++)
-                to[(word * width + c) * 2 + element % 2] = gp_to_bf16(at[i * p->w_ic + c * p->w_oc]);
+                to[(word * cols + c) * 2 + element % 2] = gp_to_bf16(at[i * p->w_ic + c * p->w_oc]);
         }
     }
 }
@@ -76,8 +76,9 @@ GP_DEFINE_KERNEL(bf16_conv_pack)
     const gp_conv_pack *p = params;
     for (int64_t number = begin; number < end; number++) {
         const gp_conv_panel at = gp_find_conv_panel(p, number, p->runs * p->words);
-        pack_panel(p, (const float *)args[0] + at.weight, at.width, at.cols, (uint16_t *)args[1] + at.word * 2);
+        pack_panel(p, (const float *)args[0] + at.weight, at.cols, (uint16_t *)args[1] + at.word * 2);
     }
+    gp_end_conv_panels(p, end - 1, args[1]);
 }
 
 /* The inverse, to floats. args: packed, weights. */
@@ -93,7 +94,7 @@ GP_DEFINE_KERNEL(bf16_conv_unpack)
                 const int64_t element = tap % p->merged * pixel + i, word = tap / p->merged * p->words + element / 2;
                 float *to = (float *)args[1] + at.weight + gp_tap_offset(p->kernel, p->w, tap) + i * p->w_ic;
                 for (int64_t c = 0; c < at.cols; c++)
-                    to[c * p->w_oc] = gp_from_bf16(from[(word * at.width + c) * 2 + element % 2]);
+                    to[c * p->w_oc] = gp_from_bf16(from[(word * at.cols + c) * 2 + element % 2]);
             }
     }
 }

@@ -19,9 +19,9 @@ GP_INLINE int64_t gp_tap_offset(const int64_t *kernel, const int64_t *w, int64_t
     return tap / kernel[2] / kernel[1] * w[0] + tap / kernel[2] % kernel[1] * w[1] + tap % kernel[2] * w[2];
 }
 
-/* A panel of a group: its first column, columns with and without the zeros behind, and where it begins. */
+/* A panel of a group: its first column, how many it has, and where it begins. */
 typedef struct {
-    int64_t j, width, cols;
+    int64_t j, cols;
     int64_t weight, word; /* of the weights as they lie, and of the packed ones */
 } gp_conv_panel;
 
@@ -29,8 +29,15 @@ typedef struct {
 GP_INLINE gp_conv_panel gp_find_conv_panel(const gp_conv_pack *p, int64_t number, int64_t col_words)
 {
     const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL, g = number / panels, j = number % panels * GP_PANEL;
-    return (gp_conv_panel){j, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL), g * p->w_group + j * p->w_oc,
-                           g * p->group_pitch + j * col_words};
+    return (gp_conv_panel){j, gp_panel_width(j, p->oc), g * p->w_group + j * p->w_oc, g * p->group_pitch + j * col_words};
+}
+
+/* Zeros what tiles read behind the last panel, if panel `number` of all groups is that. */
+GP_INLINE void gp_end_conv_panels(const gp_conv_pack *p, int64_t number, float *packed)
+{
+    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL, behind = (GP_VL - p->oc % GP_VL) % GP_VL;
+    if (number == p->groups * panels - 1)
+        memset(packed + p->groups * p->group_pitch, 0, (size_t)behind * sizeof *packed);
 }
 
 /* All taps of the panel that begins at column j of a group whose weights lie at `from`. */

@@ -97,7 +97,7 @@ static void task(const gp_conv_blocks *b, void *const *args, gp_conv_pixels *pix
     if (pixels->is_new)
         find_largest(b, pixels);
 #endif
-    const int32_t *sums = (const int32_t *)(columns->b + b->runs * b->words * gp_packed_cols(b->oc));
+    const int32_t *sums = (const int32_t *)(columns->b + b->runs * b->words * b->oc);
     gp_multiply(b, pixels, columns,
                 (gp_packed_sink){
                     .partial = (float *)scratch, /* not used: k is never split */
@@ -106,7 +106,7 @@ static void task(const gp_conv_blocks *b, void *const *args, gp_conv_pixels *pix
                     .scale = (const float *)args[2] + columns->c,
                     .bias = gp_floats_at(args, b->bias_arg, columns->c),
                     .col_sum = sums + columns->j,
-                    .most = (const uint8_t *)(sums + gp_packed_cols(b->oc)) + columns->j / GP_PANEL * 2 * pairs,
+                    .most = (const uint8_t *)(sums + b->oc) + columns->j / GP_PANEL * 2 * pairs,
                     .largest = pairs ? pixels->largest : NULL,
                     .pairs = pairs,
                     .a_zero = pixels->zero,
@@ -168,19 +168,16 @@ GP_DEFINE_KERNEL(s8_conv_pack)
     for (int64_t number = begin; number < end; number++) {
         const gp_conv_panel at = gp_find_conv_panel(p, number, words);
         uint32_t *to = (uint32_t *)args[1] + at.word;
-        int32_t *sums = (int32_t *)to + (gp_packed_cols(p->oc) - at.j) * words + at.j;
-        if (at.cols < at.width) {
-            memset(to, 0, (size_t)(at.width * words) * 4);
-            memset(sums, 0, (size_t)at.width * 4);
-        }
+        int32_t *sums = (int32_t *)to + (p->oc - at.j) * words + at.j;
         const int64_t pairs = p->runs * GP_PAIRS(p->words);
-        uint8_t *most = (uint8_t *)(sums - at.j + gp_packed_cols(p->oc)) + at.j / GP_PANEL * 2 * pairs;
+        uint8_t *most = (uint8_t *)(sums - at.j + p->oc) + at.j / GP_PANEL * 2 * pairs;
         for (int64_t c = 0; c < at.cols; c++)
-            sums[c] = pack_column(p, (const uint8_t *)args[0] + at.weight + c * p->w_oc, to + c, at.width, scratch);
+            sums[c] = pack_column(p, (const uint8_t *)args[0] + at.weight + c * p->w_oc, to + c, at.cols, scratch);
         for (int64_t run = 0; run < p->runs; run++)
-            gp_limit_pairs(to + run * p->words * at.width, at.width, p->words, pairs,
+            gp_limit_pairs(to + run * p->words * at.cols, at.cols, p->words, pairs,
                            most + run * GP_PAIRS(p->words));
     }
+    gp_end_conv_panels(p, end - 1, args[1]);
 }
 
 /* The inverse. args: packed, weights. */
@@ -196,7 +193,7 @@ GP_DEFINE_KERNEL(s8_conv_unpack)
                 const int64_t byte = tap % p->merged * p->ic + i, word = tap / p->merged * p->words + byte / 4;
                 uint8_t *to = (uint8_t *)args[1] + at.weight + gp_tap_offset(p->kernel, p->w, tap) + i * p->w_ic;
                 for (int64_t c = 0; c < at.cols; c++)
-                    to[c * p->w_oc] = from[(word * at.width + c) * 4 + byte % 4] ^ flip;
+                    to[c * p->w_oc] = from[(word * at.cols + c) * 4 + byte % 4] ^ flip;
             }
     }
 }

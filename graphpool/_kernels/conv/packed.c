@@ -155,13 +155,12 @@ static void group(const gp_conv_packed *p, const pixel_block *block, int column,
     } while (tap < p->taps);
 }
 
-/* The `cols` columns of a panel of that width, all its taps, times a number each. */
-static void scale_panel(const gp_conv_packed *p, float *panel, int64_t tap_pitch, int64_t width, int64_t cols,
-                        const float *scale)
+/* The `cols` columns of a panel, all its taps, times a number each. */
+static void scale_panel(const gp_conv_packed *p, float *panel, int64_t tap_pitch, int64_t cols, const float *scale)
 {
     for (int64_t tap = 0; tap < p->taps; tap++)
         for (int64_t row = 0; row < p->words; row++) {
-            float *restrict at = panel + tap * tap_pitch + row * width;
+            float *restrict at = panel + tap * tap_pitch + row * cols;
             for (int64_t c = 0; c < cols; c++)
                 at[c] *= scale[c];
         }
@@ -172,12 +171,12 @@ static int64_t pack_columns(const gp_conv_packed *p, const float *weights, const
                             float *to)
 {
     gp_conv_pack plain = p->plain;
-    plain.tap_pitch = p->words * ((cols + GP_VL - 1) / GP_VL * GP_VL);
+    plain.tap_pitch = p->words * cols;
     for (const int64_t first = j; j < first + cols; j += GP_PANEL) {
         float *panel = to + (j - first) * p->words;
         gp_pack_conv_panel(&plain, weights, j, panel);
         if (scale != NULL)
-            scale_panel(p, panel, plain.tap_pitch, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL), scale + j);
+            scale_panel(p, panel, plain.tap_pitch, gp_panel_width(j, p->oc), scale + j);
     }
     return plain.tap_pitch;
 }

@@ -215,7 +215,7 @@ def _build(
         "is_plain": plain is not None, "plain": plain or {}, "most_panels": most_panels,
         "groups": groups, "ic": ic, "oc": oc, "window": window.fields(), "runs": runs.count,
         "run_pixels": runs.pixels, "line_pixels": runs.line, "words": weights.words, "taps": taps,
-        "taps_wide": window.kernel[2] // weights.merged, "w_tap": weights.words * weights.cols * 4,
+        "taps_wide": window.kernel[2] // weights.merged, "w_tap": weights.words * weights.oc * 4,
         "w_group": 4 * plain["w_group"] if plain else weights.group_nbytes, "dst_run": runs.dst[0],
         "dst_line": runs.dst[1], "dst_pixel": runs.dst[2], "residual_run": runs.residual[0],
         "residual_line": runs.residual[1], "residual_pixel": runs.residual[2], "pixel_block": pixels,

@@ -14,13 +14,13 @@ typedef struct {
     const gp_conv_pack *p;
     float *weights;
     float *packed;
-    int64_t width, cols;
+    int64_t cols;
 } panel;
 
 /* First word of the rows of a tap. */
 GP_INLINE float *tap_rows(const panel *t, int64_t tap)
 {
-    return t->packed + tap / t->p->merged * t->p->tap_pitch + tap % t->p->merged * t->p->ic * t->width;
+    return t->packed + tap / t->p->merged * t->p->tap_pitch + tap % t->p->merged * t->p->ic * t->cols;
 }
 
 GP_INLINE void pack_rows(const panel *t, int64_t taps, int64_t i, int64_t end, const int64_t w_oc)
@@ -30,7 +30,7 @@ GP_INLINE void pack_rows(const panel *t, int64_t taps, int64_t i, int64_t end, c
         float *restrict to = tap_rows(t, tap);
         for (int64_t r = i; r < end; r++)
             for (int64_t c = 0; c < t->cols; c++)
-                to[r * t->width + c] = from[r * t->p->w_ic + c * w_oc];
+                to[r * t->cols + c] = from[r * t->p->w_ic + c * w_oc];
     }
 }
 
@@ -80,7 +80,7 @@ static void pack_runs(const panel *t, int64_t taps, column_run run)
             float *to[GP_CONV_PACK_RUN];
             int64_t tap = first + q % run.taps, i = q / run.taps;
             for (int64_t k = 0; k < count; k++) {
-                to[k] = tap_rows(t, tap) + i * t->width;
+                to[k] = tap_rows(t, tap) + i * t->cols;
                 if (++tap == first + run.taps) {
                     tap = first;
                     i++;
@@ -94,9 +94,6 @@ static void pack_panel(const panel *t, int64_t taps)
 {
     const gp_conv_pack *p = t->p;
     const column_run run = find_run(p, taps);
-    if (t->cols < t->width)
-        for (int64_t tap = 0; tap < taps; tap++)
-            memset(tap_rows(t, tap), 0, (size_t)(p->ic * t->width) * sizeof(float));
     if (run.words > 1 && p->w_oc != 1) {
         pack_runs(t, taps, run);
         return;
@@ -112,7 +109,7 @@ static void pack_panel(const panel *t, int64_t taps)
 
 void gp_pack_conv_panel(const gp_conv_pack *p, const float *from, int64_t j, float *to)
 {
-    const panel t = {p, (float *)from + j * p->w_oc, to, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL)};
+    const panel t = {p, (float *)from + j * p->w_oc, to, gp_panel_width(j, p->oc)};
     pack_panel(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]); /* the weights are only read */
 }
 
@@ -125,7 +122,7 @@ static void unpack_panel(const panel *t, int64_t taps)
         float *restrict to = t->weights + gp_tap_offset(p->kernel, p->w, tap);
         for (int64_t c = 0; c < t->cols; c++)
             for (int64_t r = 0; r < p->ic; r++)
-                to[r * p->w_ic + c * p->w_oc] = from[r * t->width + c];
+                to[r * p->w_ic + c * p->w_oc] = from[r * t->cols + c];
     }
 }
 
@@ -134,12 +131,17 @@ GP_INLINE void move_panels(const gp_conv_pack *p, float *weights, float *packed,
 {
     for (int64_t number = begin; number < end; number++) {
         const gp_conv_panel at = gp_find_conv_panel(p, number, p->words);
-        const panel t = {p, weights + at.weight, packed + at.word, at.width, at.cols};
+        const panel t = {p, weights + at.weight, packed + at.word, at.cols};
         move(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]);
     }
 }
 
-GP_DEFINE_KERNEL(f32_conv_pack) { move_panels(params, args[0], args[1], begin, end, pack_panel); }
+GP_DEFINE_KERNEL(f32_conv_pack)
+{
+    move_panels(params, args[0], args[1], begin, end, pack_panel);
+    gp_end_conv_panels(params, end - 1, args[1]);
+}
+
 GP_DEFINE_KERNEL(f32_conv_unpack) { move_panels(params, args[1], args[0], begin, end, unpack_panel); }
 
 const gp_kernel_entry GP_KERNEL(conv_weights_table)[] = {

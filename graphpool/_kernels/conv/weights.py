@@ -13,8 +13,8 @@ from graphpool._dataclasses import NamedTuple, dataclass
 from graphpool._sizes import largest
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..gemm.packed import DEPTH, lanes_of, pair_count, pairs_nbytes, streams
-from ..gemm.problem import aligned, even_part
+from ..gemm.packed import DEPTH, behind, lanes_of, pair_count, pairs_nbytes, streams
+from ..gemm.problem import even_part
 from .problem import ConvFormat, check_weight_strides
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ConvWeights(NamedTuple):
     `ic` and `oc` are channels of a group. `merged` taps along width are a run; `words` of one, zeros at its end
     included, and `runs` of a pixel. `depth`: weights in a word of 32 bits. `pixel`: channels of a tap, more than `ic`
     where a word ends with the tap. `has_sums`: the sums of the columns of a group stand behind its panels, and behind
-    those the limits of `pairs` a panel. `lanes`: columns of half a panel, up to whole ones of which `oc` is filled.
+    those the limits of `pairs` a panel. `panel`: columns of one; `behind`: those that kernels read behind the last.
     """
 
     groups: int
@@ -45,29 +45,23 @@ class ConvWeights(NamedTuple):
     pixel: int
     has_sums: bool
     pairs: int
-    lanes: int
+    panel: int
+    behind: int
 
     @classmethod
     def make(cls, shape: ConvShape, dtype: str, isa: str | None, *, merges: bool = True) -> ConvWeights:
         """Weights of type f32, bf16 or s8; `merges`: taps that read pixels side by side."""
-        lanes, kernel, dilations = lanes_of(isa), shape.kernel, shape.dilations
+        panel, kernel, dilations = 2 * lanes_of(isa), shape.kernel, shape.dilations
         ic, oc = shape.in_channels // shape.groups, shape.out_channels // shape.groups
         pixel = ic + ic % 2 if dtype == "bf16" else ic
         merged = kernel[-1] if merges and (dilations is None or dilations[-1] == 1) else 1
         depth = DEPTH[dtype]
         words, runs = -(-merged * pixel // depth), math.prod(kernel) // merged
         pairs = runs * pair_count(words, dtype, isa)
-        return cls(shape.groups, ic, oc, kernel, merged, words, runs, depth, pixel, dtype == "s8", pairs, lanes)
-
-    @property
-    def panel(self) -> int:
-        """Columns of a panel."""
-        return 2 * self.lanes
-
-    @property
-    def cols(self) -> int:
-        """Columns of a group, zeros at the end included."""
-        return -(-self.oc // self.lanes) * self.lanes
+        return cls(
+            shape.groups, ic, oc, kernel, merged, words, runs, depth, pixel, dtype == "s8", pairs, panel,
+            behind(oc, isa),
+        )  # fmt: skip
 
     @property
     def pixel_nbytes(self) -> int:
@@ -77,15 +71,13 @@ class ConvWeights(NamedTuple):
     @property
     def group_nbytes(self) -> int:
         """From one group to the next. Unit: bytes."""
-        nbytes = self.runs * self.words * self.cols * 4
-        if not self.has_sums:
-            return nbytes
-        return aligned(nbytes + self.cols * 4 + pairs_nbytes(-(-self.oc // self.panel), 2 * self.pairs))
+        nbytes = (self.runs * self.words + self.has_sums) * self.oc * 4
+        return nbytes + -(-pairs_nbytes(-(-self.oc // self.panel), 2 * self.pairs) // 4) * 4
 
     @property
     def nbytes(self) -> int:
         """Of all groups. Unit: bytes."""
-        return self.groups * self.group_nbytes
+        return self.groups * self.group_nbytes + self.behind * 4
 
     def unit(self, pixels: int) -> int:
         """Columns that the tiles of so many pixels read at once."""
@@ -112,7 +104,7 @@ class ConvWeights(NamedTuple):
             "groups": self.groups, "ic": self.ic, "oc": self.oc, "kernel": [*[1] * fill, *self.kernel],
             "merged": self.merged, "words": self.words, "runs": self.runs, "w_group": strides[0], "w_oc": strides[1],
             "w_ic": strides[2], "w": [*[0] * fill, *strides[3:]], "w_dtype": DTYPE_CODES[dtype],
-            "group_pitch": self.group_nbytes // 4, "tap_pitch": self.words * self.cols,
+            "group_pitch": self.group_nbytes // 4, "tap_pitch": self.words * self.oc,
         }  # fmt: skip
 
 

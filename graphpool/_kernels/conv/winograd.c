@@ -229,7 +229,7 @@ GP_INLINE void transform_weights(const int tile, const gp_vd *g, const int step,
     to[5 * to_step] = g[2 * step];
 }
 
-/* A vector of output channels of one input channel, zeros behind the first `count`. */
+/* A vector of output channels of one input channel, or what is left of one: `count`. */
 GP_INLINE void pack_vector(const gp_winograd_weights *p, const int tile, const float *from, int64_t count, float *to)
 {
     const int patch = tile + 2;
@@ -245,7 +245,7 @@ GP_INLINE void pack_vector(const gp_winograd_weights *p, const int tile, const f
     for (int i = 0; i < patch; i++)
         transform_weights(tile, half + i * 3, 1, u + i * patch, 1);
     for (int i = 0; i < patch * patch; i++)
-        gp_store(to + i * p->pitch, __builtin_convertvector(u[i], gp_vf));
+        gp_store_part(to + i * p->pitch, __builtin_convertvector(u[i], gp_vf), count);
 }
 
 /* A task is one panel of output channels. args: weights, packed. */

@@ -42,6 +42,7 @@ typedef struct {
     const float *scales; /* of the first group */
     const int16_t *zeros;
     int64_t step, group_step; /* to the next panel's: bytes of the numbers, elements of scales and zero points */
+    int64_t width;            /* of a panel */
 } weights;
 
 typedef struct {
@@ -65,16 +66,16 @@ GP_INLINE void load_zeros(const gp_compressed_matmul *p, const int nv, const int
                                : (int32_t)p->zero - (gp_vi){0};
 }
 
-GP_INLINE weights skip_groups(const gp_compressed_matmul *p, const int vectors, weights w, int64_t count)
+GP_INLINE weights skip_groups(const gp_compressed_matmul *p, weights w, int64_t count)
 {
-    w.scales += count * vectors * GP_VL;
-    w.zeros += p->has_zeros ? count * vectors * GP_VL : 0;
+    w.scales += count * w.width;
+    w.zeros += p->has_zeros ? count * w.width : 0;
     return w;
 }
 
 GP_INLINE gp_vi words_of(const int vectors, weights w, int64_t word, int j)
 {
-    return gp_load_words(w.numbers + j / vectors * w.step + (word * vectors + j % vectors) * GP_VL * 4);
+    return gp_load_words(w.numbers + j / vectors * w.step + (word * w.width + j % vectors * GP_VL) * 4);
 }
 
 /* ---- rows as floats ---- */
@@ -118,7 +119,7 @@ GP_INLINE void float_rows(const int bits, const int rows, const int panels, cons
         GP_EACH(j, nv)
             GP_EACH(r, rows)
                 total[r][j] = gp_vfma(sum[r][j], gp_load(w.scales + group_at(vectors, w, j)), total[r][j]);
-        w = skip_groups(p, vectors, w, 1);
+        w = skip_groups(p, w, 1);
     }
     gp_acc_end(GP_PACKED_F32, rows, panels, vectors, total, sink);
 }
@@ -155,7 +156,7 @@ GP_INLINE void digit_block(const int bits, const int digits, const int rows, con
                 sum[d][r][j] = gp_madd((gp_vh)-zero[j], (gp_vh)(digit_sum - (gp_vi){0}));
         }
     const int32_t *digit = x.digits + first / 4 * row_words;
-    const char *from = w.numbers + first / depth * vectors * GP_VL * 4;
+    const char *from = w.numbers + first / depth * w.width * 4;
     for (int64_t left = end - first; left > 0; left -= depth) {
         gp_vi words[GP_PANEL_VECTORS];
         GP_EACH(j, vectors) {
@@ -165,7 +166,7 @@ GP_INLINE void digit_block(const int bits, const int digits, const int rows, con
         }
         add_digits(bits, digits, rows, vectors, digit, words, sum);
         digit += depth / 4 * row_words;
-        from += vectors * GP_VL * 4;
+        from += w.width * 4;
     }
     GP_EACH(r, rows) {
         const gp_vf factor = gp_splat(x.factors[block * GP_FEW_ROWS + r]);
@@ -183,7 +184,7 @@ GP_INLINE void digit_rows(const int bits, const int digits, const int rows, cons
 {
     gp_acc total;
     gp_acc_begin(GP_PACKED_F32, rows, 1, vectors, total, sink);
-    for (int64_t i = 0, block = 0; i < p->k; w = skip_groups(p, vectors, w, 1)) {
+    for (int64_t i = 0, block = 0; i < p->k; w = skip_groups(p, w, 1)) {
         const int64_t end = gp_min(i + p->group, p->k);
         gp_zeros zero;
         load_zeros(p, vectors, vectors, w, zero);
@@ -259,32 +260,31 @@ GP_INLINE void expand(const int bits, const int vectors, const gp_compressed_mat
     gp_vf scale[2] = {{0}, {0}};
     for (int64_t i = first; i < first + count; i += depth) {
         if (i >= group_end) {
-            const weights at = skip_groups(p, vectors, w, i / p->group);
+            const weights at = skip_groups(p, w, i / p->group);
             load_zeros(p, vectors, vectors, at, zero);
             for (int v = 0; v < vectors; v++)
                 scale[v] = gp_load(at.scales + v * GP_VL);
             group_end = (i / p->group + 1) * p->group;
         }
-        GP_EACH(v, vectors) {
-            const gp_vi words = words_of(vectors, w, i / depth, v);
-            const gp_vf shift = __builtin_convertvector(zero[v], gp_vf);
-            GP_EACH(t, depth)
-                gp_store(to + ((i - first + t) * vectors + v) * GP_VL,
-                         (gp_numbers_of(bits, words, t) - shift) * scale[v]);
-        }
+        GP_EACH(t, depth)
+            GP_EACH(v, vectors) { /* what is stored behind a row is overwritten by the next one */
+                const gp_vf shift = __builtin_convertvector(zero[v], gp_vf);
+                gp_store(to + (i - first + t) * w.width + v * GP_VL,
+                         (gp_numbers_of(bits, words_of(vectors, w, i / depth, v), t) - shift) * scale[v]);
+            }
     }
 }
 
-/* `panels` panels; scratch has room for whole words. */
-static void expand_panels(const gp_compressed_matmul *p, weights w, int panels, int64_t width, int64_t first,
-                          int64_t count, float *to, int64_t panel_step)
+/* `panels` panels; scratch has room for whole words and vectors. */
+static void expand_panels(const gp_compressed_matmul *p, weights w, int panels, int64_t first, int64_t count,
+                          float *to, int64_t panel_step)
 {
     for (int panel = 0; panel < panels; panel++) {
-        if (p->bits == 8 && width == GP_PANEL)
+        if (p->bits == 8 && w.width > GP_VL)
             expand(8, 2, p, w, first, count, to);
         else if (p->bits == 8)
             expand(8, 1, p, w, first, count, to);
-        else if (width == GP_PANEL)
+        else if (w.width > GP_VL)
             expand(4, 2, p, w, first, count, to);
         else
             expand(4, 1, p, w, first, count, to);
@@ -295,14 +295,14 @@ static void expand_panels(const gp_compressed_matmul *p, weights w, int panels, 
     }
 }
 
-static void many_rows(const gp_compressed_matmul *p, int column, int panels, int64_t width, int64_t rows,
-                      const float *a, weights w, gp_packed_sink sink, float *room)
+static void many_rows(const gp_compressed_matmul *p, int column, int panels, int64_t rows, const float *a,
+                      weights w, gp_packed_sink sink, float *room)
 {
     const int64_t panel_step = p->k_block * GP_PANEL;
     int64_t first = 0;
     do {
         const int64_t count = gp_min(p->k - first, p->k_block);
-        expand_panels(p, w, panels, width, first, count, room, panel_step);
+        expand_panels(p, w, panels, first, count, room, panel_step);
         sink.is_first = first == 0;
         sink.is_last = first + count >= p->k;
         gp_f32_group(rows, column, count, a + first * p->a_col, p->a_row, p->a_col, room, panel_step, &sink);
@@ -323,14 +323,14 @@ static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int6
             panels = (int)gp_min(gp_streams((rows + ntiles - 1) / ntiles, left), 2);
         while (panels > 1 && panels * GP_PANEL > left)
             panels /= 2;
-        const int64_t width = gp_panel_width(j, p->n), step = gp_min(panels * GP_PANEL, left);
+        const int64_t step = gp_min(panels * GP_PANEL, left);
         const int column = gp_tile_column(panels, j, p->n);
         const weights w = {(const char *)args[1] + j * words * 4, (const float *)args[2] + j * p->ngroups,
                            p->has_zeros ? (const int16_t *)args[3] + j * p->ngroups : NULL, GP_PANEL * words * 4,
-                           GP_PANEL * p->ngroups};
+                           GP_PANEL * p->ngroups, panels > 1 ? GP_PANEL : step};
         sink.cols = step;
         if (p->k_block)
-            many_rows(p, column, panels, width, rows, x.a, w, sink, (float *)(scratch + p->panels_offset));
+            many_rows(p, column, panels, rows, x.a, w, sink, (float *)(scratch + p->panels_offset));
         else
             (p->bits == 8 ? tiles_8 : tiles_4)[rows - 1][column](p, x, w, &sink);
         gp_sink_right(&sink, step);

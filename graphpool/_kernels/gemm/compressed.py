@@ -20,7 +20,17 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from .packed import CHAIN, HAS_BF16, TILE_PANELS, MatrixFormat, l2_nbytes, row_block, streams, worthwhile_cols
+from .packed import (
+    CHAIN,
+    HAS_BF16,
+    TILE_PANELS,
+    MatrixFormat,
+    behind,
+    l2_nbytes,
+    row_block,
+    streams,
+    worthwhile_cols,
+)
 from .post_ops import NO_POST_OPS, PostOps
 from .problem import aligned, even_part
 
@@ -107,9 +117,10 @@ class CompressedFormat(MatrixFormat):
     def nbytes(self, part: Part) -> int:
         """Of a part; 0 for zero points where all weights have one. Unit: bytes."""
         if part == "numbers":
-            return aligned(-(-self.k * BITS[self.dtype] // 32) * 4 * self.cols)
+            return aligned((-(-self.k * BITS[self.dtype] // 32) * self.n + behind(self.n, self.isa)) * 4)
         has_part = part == "scales" or self.zero is None
-        return aligned(self.ngroups * self.cols * (4 if part == "scales" else 2)) if has_part else 0
+        count = self.ngroups * self.n + behind(self.n, self.isa)
+        return aligned(count * (4 if part == "scales" else 2)) if has_part else 0
 
     def pack(self, part: Part, strides: Sequence[int], dtype: str | None = None) -> KernelCall:
         """A kernel that packs a part; arguments: plain, packed. A panel a task.

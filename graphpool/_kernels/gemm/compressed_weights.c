@@ -28,40 +28,38 @@ GP_INLINE int half_of(int64_t dtype)
 }
 
 GP_INLINE void pack_numbers(const int64_t dtype, const gp_compress_params *p, const uint8_t *q, int64_t j, int64_t cols,
-                            uint32_t *to, int64_t width)
+                            uint32_t *to)
 {
     const int bits = bits_of(dtype), half = half_of(dtype);
     const int64_t depth = gp_word_depth(bits);
-    memset(to, 0, (size_t)(gp_word_count(bits, p->k) * width) * sizeof *to);
+    memset(to, 0, (size_t)(gp_word_count(bits, p->k) * cols) * sizeof *to);
     for (int64_t i = 0; i < p->k; i++)
         for (int64_t c = 0; c < cols; c++) {
             const int64_t at = i * p->row + (j + c) * p->col;
             const uint32_t u = (bits == 8 ? q[at] : q[at >> 1] >> (at & 1) * 4 & 15) ^ half;
-            to[i / depth * width + c] |= u << gp_word_shift(bits, (int)(i % depth));
+            to[i / depth * cols + c] |= u << gp_word_shift(bits, (int)(i % depth));
         }
 }
 
-static void pack_panel(const gp_compress_params *p, const uint8_t *q, int64_t j, int64_t cols, uint32_t *to,
-                       int64_t width)
+static void pack_panel(const gp_compress_params *p, const uint8_t *q, int64_t j, int64_t cols, uint32_t *to)
 {
     if (p->dtype == GP_S8)
-        pack_numbers(GP_S8, p, q, j, cols, to, width);
+        pack_numbers(GP_S8, p, q, j, cols, to);
     else if (p->dtype == GP_U8)
-        pack_numbers(GP_U8, p, q, j, cols, to, width);
+        pack_numbers(GP_U8, p, q, j, cols, to);
     else if (p->dtype == GP_S4)
-        pack_numbers(GP_S4, p, q, j, cols, to, width);
+        pack_numbers(GP_S4, p, q, j, cols, to);
     else
-        pack_numbers(GP_U4, p, q, j, cols, to, width);
+        pack_numbers(GP_U4, p, q, j, cols, to);
 }
 
-static void unpack_panel(const gp_compress_params *p, const uint32_t *from, int64_t j, int64_t cols, uint8_t *q,
-                         int64_t width)
+static void unpack_panel(const gp_compress_params *p, const uint32_t *from, int64_t j, int64_t cols, uint8_t *q)
 {
     const int bits = bits_of(p->dtype), half = half_of(p->dtype), depth = (int)gp_word_depth(bits);
     for (int64_t i = 0; i < p->k; i++)
         for (int64_t c = 0; c < cols; c++) {
             const int64_t at = i * p->row + (j + c) * p->col;
-            const uint32_t word = from[i / depth * width + c] >> gp_word_shift(bits, (int)(i % depth));
+            const uint32_t word = from[i / depth * cols + c] >> gp_word_shift(bits, (int)(i % depth));
             const int shift = (int)(at & 1) * 4;
             if (bits == 8)
                 q[at] = (uint8_t)(word ^ half);
@@ -75,7 +73,7 @@ GP_DEFINE_KERNEL(any_matmul_pack_numbers)
     const gp_compress_params *p = params;
     const int64_t words = gp_word_count(bits_of(p->dtype), p->k);
     for (int64_t j = begin * GP_PANEL; j < gp_min(end * GP_PANEL, p->n); j += GP_PANEL)
-        pack_panel(p, args[0], j, gp_min(p->n - j, GP_PANEL), (uint32_t *)args[1] + j * words, gp_panel_width(j, p->n));
+        pack_panel(p, args[0], j, gp_panel_width(j, p->n), (uint32_t *)args[1] + j * words);
 }
 
 GP_DEFINE_KERNEL(any_matmul_unpack_numbers)
@@ -83,20 +81,17 @@ GP_DEFINE_KERNEL(any_matmul_unpack_numbers)
     const gp_compress_params *p = params;
     const int64_t words = gp_word_count(bits_of(p->dtype), p->k);
     for (int64_t j = 0; begin < end && j < p->n; j += GP_PANEL)
-        unpack_panel(p, (const uint32_t *)args[0] + j * words, j, gp_min(p->n - j, GP_PANEL), args[1],
-                     gp_panel_width(j, p->n));
+        unpack_panel(p, (const uint32_t *)args[0] + j * words, j, gp_panel_width(j, p->n), args[1]);
 }
 
 GP_DEFINE_KERNEL(f32_matmul_pack_scales)
 {
     const gp_scales_params *p = params;
     for (int64_t j = begin * GP_PANEL; j < gp_min(end * GP_PANEL, p->n); j += GP_PANEL) {
-        const int64_t width = gp_panel_width(j, p->n), cols = gp_min(p->n - j, GP_PANEL);
+        const int64_t cols = gp_panel_width(j, p->n);
         float *to = (float *)args[1] + j * p->ngroups;
-        for (int64_t g = 0; g < p->ngroups; g++, to += width) {
-            memset(to, 0, (size_t)width * sizeof *to);
+        for (int64_t g = 0; g < p->ngroups; g++, to += cols)
             gp_load_row((int)p->dtype, to, args[0], g * p->group + j * p->col, p->col, cols);
-        }
     }
 }
 
@@ -104,9 +99,9 @@ GP_DEFINE_KERNEL(f32_matmul_unpack_scales)
 {
     const gp_scales_params *p = params;
     for (int64_t j = begin * GP_PANEL; j < gp_min(end * GP_PANEL, p->n); j += GP_PANEL) {
-        const int64_t width = gp_panel_width(j, p->n), cols = gp_min(p->n - j, GP_PANEL);
+        const int64_t cols = gp_panel_width(j, p->n);
         const float *from = (const float *)args[0] + j * p->ngroups;
-        for (int64_t g = 0; g < p->ngroups; g++, from += width)
+        for (int64_t g = 0; g < p->ngroups; g++, from += cols)
             for (int64_t c = 0; c < cols; c++)
                 ((float *)args[1])[g * p->group + (j + c) * p->col] = from[c];
     }
@@ -116,12 +111,12 @@ GP_DEFINE_KERNEL(any_matmul_pack_zeros)
 {
     const gp_scales_params *p = params;
     for (int64_t j = begin * GP_PANEL; j < gp_min(end * GP_PANEL, p->n); j += GP_PANEL) {
-        const int64_t width = gp_panel_width(j, p->n), cols = gp_min(p->n - j, GP_PANEL);
+        const int64_t cols = gp_panel_width(j, p->n);
         int16_t *to = (int16_t *)args[1] + j * p->ngroups;
-        for (int64_t g = 0; g < p->ngroups; g++, to += width) {
-            float row[GP_PANEL] = {0};
+        for (int64_t g = 0; g < p->ngroups; g++, to += cols) {
+            float row[GP_PANEL];
             gp_load_row((int)p->dtype, row, args[0], g * p->group + j * p->col, p->col, cols);
-            for (int64_t c = 0; c < width; c++)
+            for (int64_t c = 0; c < cols; c++)
                 to[c] = (int16_t)((int16_t)row[c] + p->half);
         }
     }
@@ -131,9 +126,9 @@ GP_DEFINE_KERNEL(any_matmul_unpack_zeros)
 {
     const gp_scales_params *p = params;
     for (int64_t j = begin * GP_PANEL; j < gp_min(end * GP_PANEL, p->n); j += GP_PANEL) {
-        const int64_t width = gp_panel_width(j, p->n), cols = gp_min(p->n - j, GP_PANEL);
+        const int64_t cols = gp_panel_width(j, p->n);
         const int16_t *from = (const int16_t *)args[0] + j * p->ngroups;
-        for (int64_t g = 0; g < p->ngroups; g++, from += width)
+        for (int64_t g = 0; g < p->ngroups; g++, from += cols)
             for (int64_t c = 0; c < cols; c++)
                 ((float *)args[1])[g * p->group + (j + c) * p->col] = (float)(from[c] - p->half);
     }

@@ -222,9 +222,9 @@ GP_INLINE void gp_amx_dot(const enum gp_packed_type type, const int tall, const 
 
 /* One step along k of gp_amx_panel: a tile of each row of tiles by one of each vector of columns. */
 GP_INLINE void gp_amx_step(const enum gp_packed_type type, const int tall, const int wide, const char *a,
-                           const gp_amx_source *source, const float *b, gp_amx_queue *queue)
+                           const gp_amx_source *source, const float *b, int64_t width, gp_amx_queue *queue)
 {
-    const int64_t row = (wide ? GP_PANEL : GP_VL) * 4;
+    const int64_t row = width * 4;
     _tile_loadd(4, a, source->row);
     if (tall)
         _tile_loadd(5, a + source->next, source->row);
@@ -235,12 +235,12 @@ GP_INLINE void gp_amx_step(const enum gp_packed_type type, const int tall, const
     gp_amx_finish_some(queue);
 }
 
-/* Sums of 16 rows, or of 32 where they are tall, by a panel, or by half of one where it is not wide: from `from` on at steps
- * of from_nbytes bytes to `to`. */
+/* Sums of 16 rows, or of 32 where they are tall, by a panel of that width, of two vectors where it is wide: from `from` on at
+ * steps of from_nbytes bytes to `to`. */
 GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, const int wide, const gp_amx_source *a,
-                            const float *b, const float *from, int64_t from_nbytes, float *to, gp_amx_queue *queue)
+                            const float *b, int64_t width, const float *from, int64_t from_nbytes, float *to,
+                            gp_amx_queue *queue)
 {
-    const int width = wide ? GP_PANEL : GP_VL;
     const int64_t down = GP_AMX_ROWS * from_nbytes / (int64_t)sizeof *from;
     gp_amx_fence();
     _tile_loadd(0, from, from_nbytes);
@@ -255,7 +255,7 @@ GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, cons
     for (int64_t r = 0; r < a->runs; r++) {
         at = a->data + a->run[r];
         for (words = a->words; words >= GP_AMX_WORDS; words -= GP_AMX_WORDS, at += a->step, b += GP_AMX_WORDS * width) {
-            gp_amx_step(type, tall, wide, at, a, b, queue);
+            gp_amx_step(type, tall, wide, at, a, b, width, queue);
             for (int64_t i = queue->ahead_lines; i; i--, queue->ahead += 64)
                 if (queue->is_near)
                     _mm_prefetch(queue->ahead, _MM_HINT_T0);
@@ -266,9 +266,9 @@ GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, cons
     if (words > 0) { /* behind the last word of a panel may be the end of all: what is left is copied, zeros behind */
         float rest[GP_AMX_WORDS * GP_PANEL] __attribute__((aligned(64)));
         for (int64_t i = 0; i < GP_AMX_WORDS * width; i += GP_VL)
-            gp_store(rest + i, i < words * width ? gp_load(b + i) : (gp_vf){0});
+            gp_store(rest + i, gp_load_some(b + i, words * width - i));
         gp_amx_fence();
-        gp_amx_step(type, tall, wide, at, a, rest, queue);
+        gp_amx_step(type, tall, wide, at, a, rest, width, queue);
     }
     const int64_t row = GP_AMX_PITCH * 4;
     _tile_stored(0, to, row);
@@ -285,19 +285,19 @@ GP_INLINE void gp_amx_panel(const enum gp_packed_type type, const int tall, cons
 /* Sums of up to 32 rows by a group of panels, which begin with those at `from`, rows from_nbytes bytes apart, and go to `to`,
  * rows GP_AMX_PITCH apart. */
 GP_INLINE void gp_amx_group(const enum gp_packed_type type, int64_t rows, int column, const gp_amx_source *a,
-                            const float *b, int64_t panel_step, const float *from, int64_t from_nbytes, float *to,
-                            gp_amx_queue *queue)
+                            const float *b, int64_t width, int64_t panel_step, const float *from,
+                            int64_t from_nbytes, float *to, gp_amx_queue *queue)
 {
     const int panels = gp_column_panels(column);
     for (int panel = 0; panel < panels; panel++, b += panel_step, from += GP_PANEL, to += GP_PANEL) {
         if (rows > GP_AMX_ROWS && column)
-            gp_amx_panel(type, 1, 1, a, b, from, from_nbytes, to, queue);
+            gp_amx_panel(type, 1, 1, a, b, width, from, from_nbytes, to, queue);
         else if (rows > GP_AMX_ROWS)
-            gp_amx_panel(type, 1, 0, a, b, from, from_nbytes, to, queue);
+            gp_amx_panel(type, 1, 0, a, b, width, from, from_nbytes, to, queue);
         else if (column)
-            gp_amx_panel(type, 0, 1, a, b, from, from_nbytes, to, queue);
+            gp_amx_panel(type, 0, 1, a, b, width, from, from_nbytes, to, queue);
         else
-            gp_amx_panel(type, 0, 0, a, b, from, from_nbytes, to, queue);
+            gp_amx_panel(type, 0, 0, a, b, width, from, from_nbytes, to, queue);
     }
 }
 
@@ -311,7 +311,7 @@ static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type 
     const int vectors = column ? GP_PANEL_VECTORS : 1;
     float first[GP_TILE_PANELS * GP_PANEL] __attribute__((aligned(64))); /* the same for all rows */
     for (int j = 0; j < panels * vectors; j++)
-        gp_store(first + j * GP_VL, type == GP_PACKED_S8 && sink.is_first ? gp_first_sums(&sink, vectors, j) : (gp_vf){0});
+        gp_store(first + j * GP_VL, type == GP_PACKED_S8 && sink.is_first ? gp_first_sums(&sink, (int)panels, vectors, j) : (gp_vf){0});
     int is_new = 1;
     queue->ahead = blocks > 1 ? (const char *)(b + panels * panel_step) : (const char *)b + GP_AMX_AHEAD;
     queue->is_near = blocks == 1;
@@ -322,7 +322,7 @@ static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type 
             source = a->packed;
         const int64_t count = gp_min(a->rows - block * 2 * GP_AMX_ROWS, 2 * GP_AMX_ROWS);
         float *sums = sink.is_last ? queue->sums[queue->next] : sink.partial;
-        gp_amx_group(type, count, column, &source, b, panel_step, sink.is_first ? first : sink.partial,
+        gp_amx_group(type, count, column, &source, b, gp_tile_width((int)panels, &sink), panel_step, sink.is_first ? first : sink.partial,
                      sink.is_first ? 0 : GP_AMX_PITCH * 4, sums, queue);
         if (sink.is_last) {
             gp_amx_finish_all(queue);

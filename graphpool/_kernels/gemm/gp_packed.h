@@ -2,9 +2,11 @@
  *
  * Layout. A matrix B of k x n is cut into words of 32 bits, each holding one column's next f32, 2 bf16 or 4 s8 along k
  * (`depth` elements, zeros behind the last), so that all types share every loop here. GP_PANEL columns are a panel: for
- * each of the `words` steps along k its words in a row. Panels follow one another; the last one has half the width if
- * that holds its columns, and zeros behind them. s8 weights are followed by one s32 a column, the sum over k. Where there is no
- * instruction for products of bytes, sums of groups follow, in panels of their own, and the limits of pairs.
+ * each of the `words` steps along k its words in a row. Panels follow one another; the last one has as many columns as
+ * there are. Tiles read whole vectors all the same: lanes behind the last column hold what comes next in memory, and are
+ * never stored; so what holds weights is longer by what a last row lacks of whole vectors. s8 weights are followed by one s32
+ * a column, the sum over k. Where there is no instruction for products of bytes, sums of groups follow, in panels of their
+ * own, and the limits of pairs.
  *
  * Pairs. Without that instruction the cheapest exact way for all bytes is to widen them to s16. vpmaddubsw, which adds
  * two products of bytes in s16, would saturate: 255 * 127 twice is 64770. But both factors are rarely large. Of each two
@@ -73,13 +75,7 @@ enum gp_packed_type { GP_PACKED_F32, GP_PACKED_BF16, GP_PACKED_S8 };
 /* Width of the panel that begins at column j. */
 GP_INLINE int64_t gp_panel_width(int64_t j, int64_t n)
 {
-    return n - j > GP_VL ? GP_PANEL : GP_VL;
-}
-
-/* Columns of the whole layout, zeros included. */
-GP_INLINE int64_t gp_packed_cols(int64_t n)
-{
-    return (n + GP_VL - 1) / GP_VL * GP_VL;
+    return gp_min(n - j, GP_PANEL);
 }
 
 typedef gp_vf gp_acc[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS]; /* of a tile; with fewer rows or more too */
@@ -192,7 +188,7 @@ GP_INLINE gp_vi gp_splat_word(const char *p)
 void gp_f32_panels(int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t k, const float *a, int64_t a_row,
                            const float *b, float *c, int64_t ldc);
 
-/* All rows of one group of panels, f32, for one part of k; column: 0 for half a panel, 1, 2, or 3 for four. */
+/* All rows of one group of panels, f32, for one part of k; column: 0 for a vector or less, 1, 2, or 3 for four. */
 #define gp_f32_group GP_OF(gemm_packed, f32_group)
 void gp_f32_group(int64_t rows, int column, int64_t k, const float *a, int64_t a_row, int64_t a_col,
                           const float *b, int64_t panel_step, const gp_packed_sink *sink);

@@ -204,14 +204,21 @@ GP_INLINE gp_vf gp_dot(const enum gp_packed_type type, gp_vi y, gp_vf x, gp_vf a
     return type == GP_PACKED_BF16 ? gp_dot_halves(y, (gp_vi)x, acc) : gp_vfma((gp_vf)y, x, acc);
 }
 
+/* Columns of each panel of a tile: of one alone those that there are. */
+GP_INLINE int64_t gp_tile_width(const int panels, const gp_packed_sink *sink)
+{
+    return panels > 1 ? GP_PANEL : sink->cols;
+}
+
 /* Where the s32 accumulators of vector j of the columns begin: what the zero point of a takes away, and shifts add. */
-GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, const int vectors __attribute__((unused)), const int j)
+GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, const int panels __attribute__((unused)),
+                              const int vectors __attribute__((unused)), const int j)
 {
     gp_vi sums;
     memcpy(&sums, sink->col_sum + j * GP_VL, sizeof sums);
     sums *= GP_BYTE_OFFSET - sink->a_zero;
 #if GP_HAS_PAIRS
-    const int64_t width = vectors * GP_VL, first = j / vectors * GP_PANEL * sink->shifts + j % vectors * GP_VL;
+    const int64_t width = gp_tile_width(panels, sink), first = j / vectors * GP_PANEL * sink->shifts + j % vectors * GP_VL;
     for (int64_t s = 0; s < sink->shifts; s++) {
         const gp_vu groups = gp_load_integers(sink->group_sum + first + s * width, GP_VL);
         sums += gp_madd((gp_vh)groups, (gp_vh)gp_splat_word((const char *)(sink->shift + s)));
@@ -270,7 +277,7 @@ GP_INLINE void gp_acc_begin(const enum gp_packed_type type, const int rows, cons
                             gp_acc acc, const gp_packed_sink *sink)
 {
     GP_EACH(j, panels * vectors) {
-        const gp_vf first = type == GP_PACKED_S8 && sink->is_first ? gp_first_sums(sink, vectors, j) : (gp_vf){0};
+        const gp_vf first = type == GP_PACKED_S8 && sink->is_first ? gp_first_sums(sink, panels, vectors, j) : (gp_vf){0};
         GP_EACH(i, rows)
             acc[i][j] = sink->is_first ? first : gp_load(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
     }
@@ -346,10 +353,9 @@ GP_INLINE void gp_tile_step(const enum gp_packed_type type, const int rows, cons
 
 #if GP_HAS_PAIRS
 /* The pair of words from number `at` on, whose sums fit s16: of both words together, or of each. */
-GP_INLINE void gp_tile_pair(const int is_together, const int rows, const int nv, const int vectors, int64_t at,
-                            const char *const *row, const float *b, int64_t panel_step, gp_acc acc)
+GP_INLINE void gp_tile_pair(const int is_together, const int rows, const int nv, const int vectors, int64_t width,
+                            int64_t at, const char *const *row, const float *b, int64_t panel_step, gp_acc acc)
 {
-    const int width = vectors * GP_VL;
     b += at * width;
     GP_EACH(j, nv) {
         const float *x = b + GP_PAIR_AHEAD * width + j / vectors * panel_step + j % vectors * GP_VL;
@@ -375,7 +381,8 @@ GP_INLINE void gp_tile_pair(const int is_together, const int rows, const int nv,
 GP_INLINE void gp_tile_pairs(const int rows, const int panels, const int vectors, int64_t words, const char *const *row,
                              const float *b, int64_t panel_step, gp_acc acc, const gp_packed_sink *sink, int64_t pair)
 {
-    const int nv = panels * vectors, width = vectors * GP_VL;
+    const int nv = panels * vectors;
+    const int64_t width = gp_tile_width(panels, sink);
     for (int64_t p = 0, left = words / 2; left > 0; p += 2 * GP_FITTING, pair += GP_FITTING, left -= GP_FITTING) {
         const uint8_t *largest = sink->largest + pair, *most = sink->most + pair;
         const int64_t count = gp_min(left, GP_FITTING), pitch = 2 * sink->pairs;
@@ -387,9 +394,9 @@ GP_INLINE void gp_tile_pairs(const int rows, const int panels, const int vectors
             together = each = 0;
         }
         for (; together; together &= together - 1)
-            gp_tile_pair(1, rows, nv, vectors, p + 2 * __builtin_ctz(together), row, b, panel_step, acc);
+            gp_tile_pair(1, rows, nv, vectors, width, p + 2 * __builtin_ctz(together), row, b, panel_step, acc);
         for (; each; each &= each - 1)
-            gp_tile_pair(0, rows, nv, vectors, p + 2 * __builtin_ctz(each), row, b, panel_step, acc);
+            gp_tile_pair(0, rows, nv, vectors, width, p + 2 * __builtin_ctz(each), row, b, panel_step, acc);
         for (; others; others &= others - 1)
             for (int64_t at = p + 2 * __builtin_ctz(others), end = at + 2; at < end; at++)
                 gp_tile_step(GP_PACKED_S8, rows, nv, vectors, row, at * 4, b + at * width, panel_step, acc);
@@ -401,8 +408,9 @@ GP_INLINE void gp_tile_pairs(const int rows, const int panels, const int vectors
  * the first pair of s8 (gp_packed.h). */
 GP_INLINE void gp_tile_steps(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
                              int64_t words, const char *const *row, const float *b, int64_t panel_step, gp_acc acc,
-                             const gp_packed_sink *sink __attribute__((unused)), int64_t pair __attribute__((unused)))
+                             const gp_packed_sink *sink, int64_t pair __attribute__((unused)))
 {
+    const int64_t width = gp_tile_width(panels, sink);
     int64_t p = 0;
 #if GP_HAS_PAIRS
     if (type == GP_PACKED_S8 && rows >= GP_PAIR_ROWS && words >= GP_PAIR_WORDS) {
@@ -411,7 +419,7 @@ GP_INLINE void gp_tile_steps(const enum gp_packed_type type, const int rows, con
     }
 #endif
     for (; p < words; p++)
-        gp_tile_step(type, rows, panels * vectors, vectors, row, p * 4, b + p * vectors * GP_VL, panel_step, acc);
+        gp_tile_step(type, rows, panels * vectors, vectors, row, p * 4, b + p * width, panel_step, acc);
 }
 
 /* What a step fetches for later ones. Fewer rows wait for the weights themselves. */
@@ -428,7 +436,8 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
                               int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
                               int64_t panel_step, const gp_packed_sink *sink)
 {
-    const int nv = panels * vectors, width = vectors * GP_VL;
+    const int nv = panels * vectors;
+    const int64_t width = gp_tile_width(panels, sink);
     gp_acc acc;
     const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
     gp_acc_begin(type, rows, panels, vectors, acc, sink);
@@ -468,7 +477,8 @@ GP_INLINE void gp_taps_tile(const enum gp_packed_type type, const int rows, cons
                             int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding,
                             const float *b, int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
 {
-    const int nv = panels * vectors, width = vectors * GP_VL;
+    const int nv = panels * vectors;
+    const int64_t width = gp_tile_width(panels, sink);
     gp_acc acc;
     gp_acc_room room;
     const float *before = NULL;
@@ -508,9 +518,10 @@ GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, cons
                             int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
                             int64_t panel_step, const gp_packed_sink *sink)
 {
+    const int64_t width = gp_tile_width(panels, sink);
     gp_acc acc;
     gp_acc_begin(type, rows, panels, vectors, acc, sink);
-    for (int64_t r = 0; r < runs; r++, b += words * vectors * GP_VL) {
+    for (int64_t r = 0; r < runs; r++, b += words * width) {
         const char *a[GP_TILE_ROWS];
         GP_EACH(i, rows)
             a[i] = row[i] + run[r];
@@ -531,7 +542,7 @@ GP_INLINE int gp_streams(int64_t rows, int64_t cols)
 /* The place among the tiles of one height (gp_tile_table.h) of that for so many panels from column j of n on. */
 GP_INLINE int gp_tile_column(int panels, int64_t j, int64_t n)
 {
-    return gp_panel_width(j, n) == GP_VL ? 0 : panels == 4 ? 3 : panels;
+    return gp_panel_width(j, n) <= GP_VL ? 0 : panels == 4 ? 3 : panels;
 }
 
 /* The panels of such a column. */

@@ -24,7 +24,7 @@
     {GP_TILE_NAME(table, rows, 1, 1), GP_TILE_NAME(table, rows, 1, 2), GP_TILE_NAME(table, rows, 2, 2),                \
      GP_TILE_NAME(table, rows, 4, 2)}
 
-/* Defines a table of tiles, functions of type `fn`, by rows less one, then half a panel, one, two and four. Behind the
+/* Defines a table of tiles, functions of type `fn`, by rows less one, then one vector, one panel, two and four. Behind the
  * type: the template of a tile, the parameters of the functions in parentheses, and their names, which it is given. */
 #define GP_DEFINE_TILES(table, fn, type, ...)                                                                          \
     GP_DEFINE_ROW(table, type, 1, __VA_ARGS__)                                                                         \

@@ -152,7 +152,7 @@ typedef struct {
     int64_t all, first, count, block;
 } gp_depth;
 
-/* Two tiles of f32, one below the other, by half a panel: of one alone each sum would wait for the addition before. */
+/* Two tiles of f32, one below the other, by a vector of columns: of one alone each sum would wait for the addition before. */
 static __attribute__((noinline)) void tall_tile(int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
                                                 const gp_packed_sink *sink)
 {
@@ -167,7 +167,7 @@ static __attribute__((noinline)) void tall_tile(int64_t words, const char *a, in
     gp_acc_room own, own_below;
     const float *before = gp_acc_before(sink), *before_below = gp_acc_before(&below);
     for (int64_t chain = gp_chain_left(sink);; chain = GP_CHAIN) {
-        for (int64_t left = gp_min(words, chain); left; left--, words--, b += GP_VL) {
+        for (int64_t left = gp_min(words, chain); left; left--, words--, b += sink->cols) {
             const char *word[2 * GP_TILE_ROWS];
             GP_EACH(i, 4)
                 GP_EACH(row, 3)
@@ -337,7 +337,7 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     const float *tile = sink.c;
     gp_requant_sink requant;
     if (type == GP_PACKED_S8) {
-        const int32_t *sums = (const int32_t *)(b + words * gp_packed_cols(p->n));
+        const int32_t *sums = (const int32_t *)(b + words * p->n);
         sink.col_sum = sums + j;
         if (p->dynamic.columns_arg) {
             const int32_t *zeros = args[p->dynamic.columns_arg];
@@ -347,9 +347,9 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
         }
 #if GP_HAS_PAIRS
         a = prepare_pairs(p, a, rows, words, a_zero, scratch, &sink);
-        const int32_t *groups = sums + gp_packed_cols(p->n);
+        const int32_t *groups = sums + p->n;
         sink.group_sum = groups + j * GP_SHIFTS(words);
-        sink.most = (const uint8_t *)(groups + gp_packed_cols(p->n) * GP_SHIFTS(words)) + j / GP_PANEL * 2 * sink.pairs;
+        sink.most = (const uint8_t *)(groups + p->n * GP_SHIFTS(words)) + j / GP_PANEL * 2 * sink.pairs;
 #endif
         char *dst = (char *)args[p->dst_arg] + (at[GP_DST] + i * p->dst_row + j) * gp_element_nbytes(p->requant.dst_dtype);
         requant = gp_make_requant(&p->requant, args, j, p->tile_in_scratch ? scratch : dst, sink.ldc,

@@ -103,6 +103,11 @@ def lanes_of(isa: str | None) -> int:
     return lanes
 
 
+def behind(n: int, isa: str | None) -> int:
+    """Columns that kernels read behind the last of n, whatever is there: what lacks of whole vectors."""
+    return -n % lanes_of(isa)
+
+
 def pair_count(words: int, dtype: str, isa: str | None) -> int:
     """Pairs of so many words of weights that have limits: of s8 without VNNI."""
     return words // 2 if dtype == "s8" and (isa or isas()[-1]) in _HAS_PAIRS else 0
@@ -173,9 +178,8 @@ class MatrixFormat:
 
     @property
     def cols(self) -> int:
-        """Columns with the zeros behind the last, up to whole vectors."""
-        lanes = lanes_of(self.isa)
-        return -(-self.n // lanes) * lanes
+        """Columns up to whole vectors, as kernels read them."""
+        return self.n + behind(self.n, self.isa)
 
     def _move(
         self, name: str, strides: Sequence[int], values: dict[str, Any], ntasks: int, row: str = "row"
@@ -215,7 +219,8 @@ class PackedFormat(MatrixFormat):
         """From one matrix of the batch to the next, a multiple of 64. Unit: bytes."""
         pairs = pairs_nbytes(-(-self.n // self.panel), 2 * pair_count(self.words, self.dtype, self.isa))
         shifts = shift_count(self.words, self.dtype, self.isa)
-        return aligned((self.words + (self.dtype == "s8") + shifts) * self.cols * 4 + pairs)
+        words = (self.words + (self.dtype == "s8") + shifts) * self.n + behind(self.n, self.isa)
+        return aligned(words * 4 + pairs)
 
     @property
     def nbytes(self) -> int:

@@ -73,19 +73,19 @@ GP_INLINE uint32_t load_word(const int64_t b_dtype, const char *b)
     return word ^ (b_dtype == GP_U8 ? 0x80808080 : 0);
 }
 
-/* `count` rows of words of `cols` columns of a panel of that `width`, from b on; strides in bytes. */
+/* `count` rows of words of a panel of `cols` columns, from b on; strides in bytes. */
 GP_INLINE void pack_rows(const int64_t dtype, const int64_t b_dtype, const char *restrict b, int64_t row, int64_t col,
-                         uint32_t *restrict to, int64_t width, int64_t count, int64_t cols)
+                         uint32_t *restrict to, int64_t count, int64_t cols)
 {
     const int depth = depth_of(dtype);
     for (int64_t w = 0; w < count; w++)
         for (int64_t c = 0; c < cols; c++)
-            to[w * width + c] = make_word(dtype, b_dtype, b + w * depth * row + c * col, row, depth);
+            to[w * cols + c] = make_word(dtype, b_dtype, b + w * depth * row + c * col, row, depth);
 }
 
 /* The same from columns that are contiguous: four at a time become words, which are transposed in registers. */
 GP_INLINE void pack_columns(const int64_t dtype, const int64_t b_dtype, const int64_t nbytes, const char *restrict b,
-                            int64_t col, uint32_t *restrict to, int64_t width, int64_t count, int64_t cols)
+                            int64_t col, uint32_t *restrict to, int64_t count, int64_t cols)
 {
     const int depth = depth_of(dtype);
     uint32_t words[4][GP_PACK_ROWS];
@@ -98,11 +98,11 @@ GP_INLINE void pack_columns(const int64_t dtype, const int64_t b_dtype, const in
                                   : make_word(dtype, b_dtype, b + (c + r) * col + w * depth * nbytes, nbytes, depth);
         int64_t w = 0;
         for (; group == 4 && w + 4 <= count; w += 4)
-            gp_transpose_quad(&words[0][w], &words[1][w], &words[2][w], &words[3][w], to + w * width + c,
-                              to + (w + 1) * width + c, to + (w + 2) * width + c, to + (w + 3) * width + c);
+            gp_transpose_quad(&words[0][w], &words[1][w], &words[2][w], &words[3][w], to + w * cols + c,
+                              to + (w + 1) * cols + c, to + (w + 2) * cols + c, to + (w + 3) * cols + c);
         for (; w < count; w++)
             for (int64_t r = 0; r < group; r++)
-                to[w * width + c + r] = words[r][w];
+                to[w * cols + c + r] = words[r][w];
     }
 }
 
@@ -113,19 +113,19 @@ GP_INLINE void pack_panels(const gp_pack_task *t, const int64_t dtype, const int
     const int64_t words = word_count(p), row = p->row * nbytes, col = p->col * nbytes, whole = p->k / depth;
     for (int64_t w = 0; w < words; w += GP_PACK_ROWS)
         for (int64_t j = t->j; j < t->j + t->cols; j += GP_PANEL) {
-            const int64_t width = gp_panel_width(j, p->n), cols = gp_min(t->j + t->cols - j, GP_PANEL);
+            const int64_t cols = gp_panel_width(j, p->n);
             const int64_t count = gp_min(whole - w, GP_PACK_ROWS);
             const char *b = t->b + w * depth * row + j * col;
-            uint32_t *to = (uint32_t *)t->packed + j * words + w * width;
+            uint32_t *to = (uint32_t *)t->packed + j * words + w * cols;
             if (col == nbytes && cols == GP_PANEL)
-                pack_rows(dtype, b_dtype, b, row, nbytes, to, GP_PANEL, count, GP_PANEL);
+                pack_rows(dtype, b_dtype, b, row, nbytes, to, count, GP_PANEL);
             else if (row == nbytes)
-                pack_columns(dtype, b_dtype, nbytes, b, col, to, width, count, cols);
+                pack_columns(dtype, b_dtype, nbytes, b, col, to, count, cols);
             else
-                pack_rows(dtype, b_dtype, b, row, col, to, width, count, cols);
+                pack_rows(dtype, b_dtype, b, row, col, to, count, cols);
             if (w + GP_PACK_ROWS >= words && whole < words) /* the last word has fewer elements */
                 for (int64_t c = 0; c < cols; c++)
-                    to[count * width + c] = make_word(dtype, b_dtype, b + count * depth * row + c * col, row, p->k % depth);
+                    to[count * cols + c] = make_word(dtype, b_dtype, b + count * depth * row + c * col, row, p->k % depth);
         }
 }
 
@@ -141,14 +141,6 @@ GP_INLINE void unpack_panels(const gp_pack_task *t, const int nbytes)
             memcpy(t->b + (i * p->row + j * p->col) * nbytes, from + i / depth * width * 4 + i % depth * nbytes,
                    (size_t)nbytes);
     }
-}
-
-/* Zeros behind the last column, wherever no element will come. */
-static void clear_padding(const gp_pack_task *t)
-{
-    const int64_t words = word_count(t->p), last = gp_min(t->j + GP_PACK_PANELS * GP_PANEL, gp_packed_cols(t->p->n));
-    if (t->cols < GP_PACK_PANELS * GP_PANEL)
-        memset(t->packed + t->j * words * 4, 0, (size_t)((last - t->j) * words) * 4);
 }
 
 /* Sums of the bytes of a word. */
@@ -174,11 +166,10 @@ static void sum_groups(const int32_t *panel, int64_t width, int64_t words, int32
 }
 #endif
 
-/* What s8 weights carry, read from the panels: sums over k, zeros for the columns of the padding, sums of groups and limits
- * of pairs. */
+/* What s8 weights carry, read from the panels: sums over k, sums of groups and limits of pairs. */
 static void add_columns(const gp_pack_task *t)
 {
-    const int64_t words = word_count(t->p), cols = gp_packed_cols(t->p->n);
+    const int64_t words = word_count(t->p), cols = t->p->n;
     const int32_t *panel = (const int32_t *)t->packed + t->j * words;
     int32_t *restrict sums = (int32_t *)t->packed + words * cols + t->j;
 #if GP_HAS_PAIRS
@@ -203,7 +194,6 @@ static void add_columns(const gp_pack_task *t)
 
 static void pack_task(const gp_pack_task *t)
 {
-    clear_padding(t);
     if (t->p->dtype == GP_F32)
         pack_panels(t, GP_F32, GP_F32);
     else if (t->p->dtype == GP_BF16 && t->p->b_dtype == GP_F32)

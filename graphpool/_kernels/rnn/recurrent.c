@@ -86,13 +86,14 @@ GP_INLINE void byte_tile(const int rows, const int panels, const int vectors, in
                          const float *b, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors;
+    const int64_t width = gp_tile_width(panels, sink);
     const char *row[BYTE_ROWS];
     gp_acc acc;
     GP_EACH(i, rows)
         row[i] = a + i * words * 4;
     gp_acc_begin(GP_PACKED_S8, rows, panels, vectors, acc, sink);
     for (int64_t w = 0; w < words; w++)
-        gp_tile_step(GP_PACKED_S8, rows, nv, vectors, row, w * 4, b + w * vectors * GP_VL, words * GP_PANEL, acc);
+        gp_tile_step(GP_PACKED_S8, rows, nv, vectors, row, w * 4, b + w * width, words * GP_PANEL, acc);
     gp_convert_sums(rows, nv, 0, acc, sink);
     GP_EACH(j, nv) {
         const int64_t left = sink->cols - j * GP_VL;
@@ -135,7 +136,7 @@ static void byte_panels(const recurrent_task *t, gp_packed_sink sink)
             byte_tiles(4, 2, t, b, sink);
         else if (panels == 2)
             byte_tiles(2, 2, t, b, sink);
-        else if (gp_panel_width(j, n) == GP_PANEL)
+        else if (gp_panel_width(j, n) > GP_VL)
             byte_tiles(1, 2, t, b, sink);
         else
             byte_tiles(1, 1, t, b, sink);
@@ -165,7 +166,7 @@ static void byte_product(const recurrent_task *t)
     byte_panels(t, (gp_packed_sink){
         .c = t->sums, .ldc = p->pitch, .is_first = 1, .scale = (const float *)t->args[p->scales_arg] + first,
         .a_scale = scale, .a_zero = zero, .row_sum = sums,
-        .col_sum = (const int32_t *)t->panels + p->words * gp_packed_cols(p->first),
+        .col_sum = (const int32_t *)t->panels + p->words * p->first,
         .col_zero = (const int32_t *)t->args[p->scales_arg + 1] + first,
     });
 }

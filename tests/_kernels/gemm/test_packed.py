@@ -487,7 +487,7 @@ def test_limits_of_pairs_of_words_are_the_largest_safe_bytes(isa, kind):
     _, b = byte_operands(kind, (1, k), (n, k))
     weights = PackedFormat(k, n, "s8", isa=isa)
     pairs, panels = pair_count(weights.words, "s8", isa), -(-n // weights.panel)
-    first = (weights.words + 1 + shift_count(weights.words, "s8", isa)) * weights.cols * 4
+    first = (weights.words + 1 + shift_count(weights.words, "s8", isa)) * weights.n * 4
     limits = packed(b.T, "s8", isa)[first:][: panels * 2 * pairs].reshape(panels, 2, pairs).astype(int)
     halves = b[:, : pairs * 8].astype(int).reshape(n, pairs, 2, 2, 2)  # words of a pair, halves, bytes
     for panel in range(panels):

