@@ -37,12 +37,17 @@ def listed(node: Node, name: str) -> Array | None:
     return None if given is None else _array(*given)
 
 
+_MOST_IN_TREE = 2**12
+"""Keys that a tree may lead to, which takes 32 bytes more for each; more of them are found by halves."""
+
+
 def with_table(node: Node, constants: dict[str, Any]) -> Node:
     """A LabelEncoder of numbers with a table as inputs 1 and 2 in place of its attributes; other ones as they are.
 
     The table is keys that increase, or the first one alone of 32 or 64 bit integers in a row, and a value for each key,
-    then that of NaN and that of other elements. `constants` is extended. Cost of memory: twice the keys and the values,
-    beside the table; of integers in a row, as many bytes as the largest one takes.
+    then that of NaN and that of other elements; few keys, none of which is rounded in f64, are a tree too, as inputs 3
+    and 4. `constants` is extended. Cost of memory: twice the keys and the values, beside the table; of integers in a
+    row, as many bytes as the largest one takes.
     """
     of_keys, of_values = _given(node, "keys"), _given(node, "values")
     if of_keys is None or of_values is None or not 0 < len(of_keys[0]) == len(of_values[0]):
@@ -59,8 +64,11 @@ def with_table(node: Node, constants: dict[str, Any]) -> Node:
     del values
     if is_long:
         trim_heap()
-    names = [f"{node.output[0]}/{side}" for side in ("keys", "values")]
-    constants.update(zip(names, (keys, table), strict=True))
+    found = {"keys": keys, "values": table}
+    if 2 < len(keys) <= _MOST_IN_TREE and abs(keys.astype(np.float64)).max() <= 2**53:
+        found["thresholds"], found["nodes"] = _tree(keys)
+    names = [f"{node.output[0]}/{side}" for side in found]
+    constants.update(zip(names, found.values(), strict=True))
     return node.changed(inputs=[*node.input, *names], without=node.attrs)
 
 
@@ -111,6 +119,24 @@ def _in_order(given: Any, kind: str) -> tuple[Array, Array | None, int | None]:
     is_kept = np.append(True, keys[1:] != keys[:-1])
     is_kept[max(nnumbers, 1) :] = False
     return keys[is_kept], places[is_kept], of_nan
+
+
+def _tree(keys: Array) -> tuple[Array, Array]:
+    """Thresholds and nodes, as the kind TreeEnsemble has them, of a tree that leads each key to a leaf of its own.
+
+    Leaves have the places of their keys; other elements come to any leaf.
+    """
+    dtype = keys.dtype if keys.dtype.kind == "f" else np.dtype(np.float64)
+    first, last, count = np.array([0]), np.array([len(keys)]), 2 * len(keys) - 1
+    thresholds, nodes, begin = np.full(count, np.nan, dtype), np.zeros((count, 3), np.int32), 0
+    while first.size:  # of a level, the keys below each node
+        is_inner, middle, end = last - first > 1, (first + last) // 2, begin + len(first)
+        nodes[begin:end] = np.stack([np.where(is_inner, 0, first), np.zeros_like(first), ~is_inner], 1)
+        nodes[begin:end, 1][is_inner] = end + 2 * np.arange(is_inner.sum())
+        thresholds[begin:end][is_inner] = keys[middle[is_inner] - 1]
+        halves = np.stack([first, middle, middle, last], 1)[is_inner].reshape(-1, 2)
+        first, last, begin = halves[:, 0], halves[:, 1], end
+    return thresholds, nodes
 
 
 def _default(node: Node, dtype: np.dtype[Any]) -> Any:

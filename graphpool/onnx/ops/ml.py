@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool.onnx.build import Value
 from graphpool.onnx.encoders import has_table
 from graphpool.typing import DataType
 
@@ -19,7 +20,7 @@ from .scores import labels_of, transform
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphpool.onnx.build import NodeView, Value
+    from graphpool.onnx.build import NodeView
 
 __all__ = ["CONVERTERS"]
 
@@ -215,27 +216,44 @@ def _is_each(n: NodeView, x: Value, keys: Sequence[Any]) -> Value:
 def _label_encoder(n: NodeView) -> Value:
     """The value beside the key that each element is, else the default; see `encoders.with_table`.
 
-    Where the keys are whole numbers in a row, the place of one is its distance from the first; else the greatest key up
-    to an element is found by halves.
+    Where the keys are whole numbers in a row, the place of one is its distance from the first; else the only key that
+    an element may be is found by a tree, or by halves.
     """
     n.require(has_table(n.node), "keys or values that are texts, or another number of them")
     x, keys, values = n[0], n[1], n[2]
     n.require(x.dtype is keys.dtype, f"elements of {x.dtype}, and keys of {keys.dtype}")
-    left = count = values.shape[0] - 2
+    count = values.shape[0] - 2
     if x.dtype in (DataType.S32, DataType.S64) and keys.shape[0] == 1:
         return n.emit("Gather", values, _distance(n, x, int(keys.content[0]), count), axis=0)
-    place = n.emit("Expand", n.builder.literal(0, DataType.S32), shape=x.shape)
-    while left > 1:
-        half = left // 2
-        upper = n.emit("Add", place, n.literal(half, place))
-        [is_below] = n.emit_several("LessEqual", [DataType.BOOLEAN], n.emit("Gather", keys, upper, axis=0), x)
-        place, left = _select(n, is_below, upper, place), left - half
+    place = _leaf(n, x, count) if n.has(3) else _by_halves(n, x, keys, count)
     [is_key] = n.emit_several("Equal", [DataType.BOOLEAN], n.emit("Gather", keys, place, axis=0), x)
     place = _select(n, is_key, place, n.literal(count + 1, place))
     if x.dtype.numpy.kind == "f":
         [is_number] = n.emit_several("Equal", [DataType.BOOLEAN], x, x)
         place = _select(n, is_number, place, n.literal(count, place))
     return n.emit("Gather", values, place, axis=0)
+
+
+def _leaf(n: NodeView, x: Value, count: int) -> Value:
+    """The number of the leaf to which a tree, inputs 3 and 4, leads each element."""
+    rows = n.reshape(n.cast(x, n[3].dtype), (prod(x.shape), 1))
+    root, targets = np.zeros(1, np.int32), np.zeros(count, np.int32)
+    rest = [
+        Value(content=part) for part in (root, np.arange(count, dtype=np.float32), targets, np.zeros(1, np.float32))
+    ]
+    found = n.emit_several("TreeEnsemble", [DataType.F32], rows, n[3], n[4], *rest, aggregate="sum")[0]
+    return n.reshape(n.cast(found, DataType.S32), x.shape)
+
+
+def _by_halves(n: NodeView, x: Value, keys: Value, left: int) -> Value:
+    """The place of the greatest key up to each element, of `left` keys."""
+    place = n.emit("Expand", n.builder.literal(0, DataType.S32), shape=x.shape)
+    while left > 1:
+        half = left // 2
+        upper = n.emit("Add", place, n.literal(half, place))
+        [is_below] = n.emit_several("LessEqual", [DataType.BOOLEAN], n.emit("Gather", keys, upper, axis=0), x)
+        place, left = _select(n, is_below, upper, place), left - half
+    return place
 
 
 def _distance(n: NodeView, x: Value, first: int, count: int) -> Value:

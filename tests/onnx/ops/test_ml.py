@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
 
@@ -210,6 +210,22 @@ def test_label_encoder():
     tensors = {name: helper.make_tensor(name, TensorProto.INT64, [len(v)], v) for name, v in tensors.items()}
     got = run("LabelEncoder", INTS, opset=4, **tensors)
     np.testing.assert_array_equal(got, np.vectorize(lambda x: {3: 2, 1: 4, 5: 6}.get(x, -3))(INTS))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32])
+@pytest.mark.parametrize("count", [2, 3, 7, 64, 5000])
+def test_label_encoder_of_many_keys(dtype, count):
+    rng = np.random.default_rng(count)
+    keys = np.unique(rng.integers(-10 * count, 10 * count, 2 * count))[:count].astype(dtype)
+    keys = rng.permutation(keys if np.dtype(dtype).kind == "i" else keys / dtype(3))
+    others = [*keys + dtype(1), np.iinfo(np.int32).max] if dtype in (np.int64, np.int32) else [
+        *np.nextafter(keys, dtype(np.inf)), np.nan, np.inf, -np.inf]  # fmt: skip
+    x = np.array([*keys, *others], dtype)[: 2 * count + 1].reshape(1, -1)
+    tensors = {"keys_tensor": keys, "values_tensor": np.arange(count) * 3, "default_tensor": np.array([-3])}
+    tensors = {name: numpy_helper.from_array(value, name) for name, value in tensors.items()}
+    table = dict(zip(keys.tolist(), (np.arange(count) * 3).tolist(), strict=True))
+    want = [[table.get(item, -3) for item in x[0].tolist()]]
+    np.testing.assert_array_equal(run("LabelEncoder", x, opset=4, **tensors), want)
 
 
 def test_feature_vectorizer():
