@@ -146,7 +146,7 @@ def test_small_models(alone, name, mode):
 
 @pytest.mark.parametrize("name", ["mlp", "attention", "recurrent", "shared"])
 def test_many_threads_ask_for_few_compilations_more(alone, name):
-    """How many tasks there are decides nothing."""
+    """How many tasks there are decides nothing, but for products of few rows, which are one task."""
     case, declined = MODELS[name], []
     with gp.Engine("cpu", threads=16) as many:
         for engine in (alone, many):
@@ -156,7 +156,7 @@ def test_many_threads_ask_for_few_compilations_more(alone, name):
             with case.load(engine) as model, Comparison.of(model, arrays) as comparison:
                 comparison.compare([{key: array.shape for key, array in other.items()} for other in others])
                 declined.append(comparison.counts["declined"])
-    assert declined[1] <= declined[0] + 2
+    assert declined[1] <= declined[0] + 4
 
 
 def test_attention_does_not_ask_which_size_is_larger(alone):
