@@ -15,7 +15,7 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from ..core._dispatch import describe
 from ..core.call import DTYPE_CODES, KernelCall, pack
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..gemm.problem import aligned
+from ..gemm.problem import aligned, shared_part
 from ..gemm.requant import unsigned_zero_point
 from ..move.move import copy
 from .problem import ConvFormat, ConvProblem, check_weight_strides
@@ -36,8 +36,11 @@ _WIDTHS = (1, 2, 4, 8)
 _MOST_RESULTS = 16
 """Channels that come of one, at most: more are as many as a product has in a vector."""
 
-_CHANNEL_BLOCK = 512
-"""Channels of a task: rows of results are tasks enough, but those of few pixels and many channels divide further."""
+_CHANNEL_BLOCK, _CHANNEL_UNIT = 512, 64
+"""Channels of a task: rows of results are tasks enough, but those of few pixels and many channels divide further.
+
+The least number takes about the time to begin a row.
+"""
 
 
 def is_narrow(shape: ConvShape) -> bool:
@@ -116,7 +119,9 @@ class DepthwiseFormat(ConvFormat):
         problem.src_image()
         _, residual = problem.result_images(post_ops)
         source, results = self.widths
-        block = min(max(channels, 1), _CHANNEL_BLOCK // results * results)
+        lines = problem.batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
+        block, unit = min(max(channels, 1), _CHANNEL_BLOCK // results * results), _CHANNEL_UNIT * results
+        block = shared_part(problem.threads, channels, block, lambda _: (lines, 1), _CHANNEL_UNIT, unit, block)
         runs_offset = aligned(window.dst[2] * block * 4) if post["tile_in_scratch"] else 0
         first_offset = aligned(runs_offset + taps * describe("tap_run")[1])
         fields = {field: post[field] for field in post if field not in ("requant", "dynamic")} | {
@@ -124,7 +129,6 @@ class DepthwiseFormat(ConvFormat):
             "width": results, "residual_n": residual[0], "residual": residual[1:], "runs_offset": runs_offset,
             "first_offset": first_offset,
         }  # fmt: skip
-        lines = problem.batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
         return fields, lines * -(-channels // block), first_offset
 
 

@@ -23,16 +23,19 @@ from ..core.call import DTYPE_CODES, KernelCall, pack
 from .packed import (
     CHAIN,
     HAS_BF16,
+    PANEL_ROWS,
     TILE_PANELS,
+    TILE_ROWS,
     MatrixFormat,
     behind,
     l2_nbytes,
     row_block,
+    share_cols,
     streams,
     worthwhile_cols,
 )
 from .post_ops import NO_POST_OPS, PostOps
-from .problem import aligned, even_part
+from .problem import aligned, even_part, shared_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +67,9 @@ _INT8_BLOCK = 128
 
 _DIGIT_ROWS = 32
 """Rows of a task with digits: enough to hide that a panel comes from L3."""
+
+_EXPANDED_ROWS = 2 * PANEL_ROWS
+"""Rows whose products take about the time in which a panel comes from L3 and becomes floats."""
 
 _WIDE, _LEAST_TASKS = 256, 4
 """Columns from which on making the digits of a row costs under a tenth of a task; tasks that are worth more than that
@@ -189,8 +195,16 @@ class CompressedFormat(MatrixFormat):
         has_digits = ndigits > 0
         rows = least(row_block(m), _DIGIT_ROWS) if has_digits else row_block(m)
         unit, few = (panel, max(min(_WIDE, n // _LEAST_TASKS), 1)) if has_digits else (_unit(rows, panel), 1)
-        cols = _col_block(rows, n, k, unit, few)
         k_block = 0 if has_digits or rows <= _FEW_ROWS else _k_block(rows, k, panel)
+        if k_block:
+
+            def tasks(rows: int) -> tuple[int, int]:
+                cols = _col_block(rows, n, k, unit, few)
+                return -(-n // cols), cols
+
+            rows = shared_part(problem.threads, m, rows, tasks, _EXPANDED_ROWS, TILE_ROWS, rows)
+        cols, least_cols = _col_block(rows, n, k, unit, few), largest(worthwhile_cols(rows, k), few)
+        cols = share_cols(problem.threads, n, cols, rows, -(-m // rows), panel, least_cols, converts=has_digits)
         partial_offset = aligned(rows * cols * 4) if post["tile_in_scratch"] else 0
         panels_offset = partial_offset + (aligned(rows * TILE_PANELS * panel * 4) if 0 < k_block < k else 0)
         digits_offset = panels_offset + (k_block * streams(rows) * panel * 4 if k_block else 0)

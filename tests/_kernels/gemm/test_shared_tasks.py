@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from graphpool._kernels.conv.bf16 import Bf16ConvFormat
+from graphpool._kernels.conv.depthwise import DepthwiseFormat
 from graphpool._kernels.conv.int8 import Int8ConvFormat
 from graphpool._kernels.conv.packed import F32ConvFormat
 from graphpool._kernels.conv.problem import ConvProblem, ConvShape
 from graphpool._kernels.conv.winograd import WinogradFormat
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.gemm.compressed import BITS, CompressedFormat
 from graphpool._kernels.gemm.packed import PackedFormat
 from graphpool._kernels.gemm.post_ops import PostOps
 from graphpool._kernels.gemm.problem import MatmulProblem, shared_part
@@ -28,6 +30,7 @@ CONVOLUTIONS = {  # format, type of the source, batch, ic, oc, kernel, height an
     "one row": (F32ConvFormat, "f32", 3, 32, 48, (5,), (150,)),
     "tiles": (WinogradFormat, "f32", 1, 32, 64, (3, 3), (30, 30)),
     "bf16": (Bf16ConvFormat, "bf16", 1, 64, 48, (3, 3), (14, 14)),
+    "depthwise": (DepthwiseFormat, "f32", 1, 600, 600, (3, 3), (5, 7)),
     "bytes": (Int8ConvFormat, "u8", 1, 64, 96, (3, 3), (14, 15)),
     "bytes in place": (Int8ConvFormat, "u8", 2, 64, 96, (1, 1), (14, 15)),
 }
@@ -62,10 +65,11 @@ def results(build, arguments, shape):
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_convolutions_give_the_same_bits(case, isa):
     kind, dtype, batch, ic, oc, kernel, spatial = CONVOLUTIONS[case]
-    weights = kind(ConvShape(ic, oc, kernel), isa=isa)
-    w = numbers((oc, ic, *kernel), "s8" if dtype == "u8" else "f32")
+    groups = ic if kind is DepthwiseFormat else 1
+    weights = kind(ConvShape(ic, oc, kernel, groups=groups), isa=isa)
+    w = numbers((oc, ic // groups, *kernel), "s8" if dtype == "u8" else "f32")
     panels = np.zeros(weights.nbytes, np.uint8)
-    weights.pack((0, *dense_strides(w.shape)))(w, panels)
+    weights.pack((w[0].size, *dense_strides(w.shape)))(w, panels)
     pads = [size // 2 for size in kernel]
     image = [(batch, *spatial, channels) for channels in (ic, oc)]
     strides = [(s[0], s[-1], *s[1:-1]) for s in map(dense_strides, image)]
@@ -134,6 +138,26 @@ def test_rows_of_an_epilogue_are_long_where_threads_have_enough_tasks(isa):
         assert len(bits) == 1
         assert ntasks[0] == 3, "96 rows of all columns each"
         assert ntasks[1] > 3
+
+
+@pytest.mark.parametrize("isa", _dispatch.isas())
+@pytest.mark.parametrize(
+    ("dtype", "m", "n", "int8"), [("u8", 1, 1500, True), ("u4", 3, 1500, False), ("s8", 30, 300, False)]
+)
+def test_products_with_compressed_weights_give_the_same_bits(dtype, m, n, int8, isa):
+    k = 256
+    weights = CompressedFormat(k, n, dtype, group=32, isa=isa)
+    plain = {"numbers": numbers((k, n * BITS[dtype] // 8), "u8"), "scales": numbers((k // 32, n), "f32")}
+    packed = [np.zeros(weights.nbytes(part), np.uint8) for part in plain]
+    for (part, values), to in zip(plain.items(), packed, strict=True):
+        weights.pack(part, (n, 1))(values, to)
+
+    def build(threads):
+        return weights.matmul(MatmulProblem((), m, n, k, (k, 1), (n,), threads=threads), int8=int8)
+
+    ntasks, bits = results(build, [numbers((m, k), "f32"), *packed], (m, n))
+    assert len(bits) == 1
+    assert ntasks[-1] > ntasks[0]
 
 
 def test_shared_part():

@@ -111,7 +111,7 @@ def _emit(site: MatmulSite, weights: CompressedFormat, packed: Sequence[Value]) 
         tail = epilogue.tail(needs_scratch=not epilogue.is_dense_f32)
     else:
         tail = fused.tail(epilogue.place, site.group.ops, rows)
-    problem = MatmulProblem((), m, weights.n, weights.k, strides, rows)
+    problem = MatmulProblem((), m, weights.n, weights.k, strides, rows, threads=site.lowering.threads)
     call = weights.matmul(problem, tail.post_ops, int8=site.fpmath == "int8")
     site.lowering.emit(call, [a, *packed, *tail.args], tail.name)
     return epilogue.place
