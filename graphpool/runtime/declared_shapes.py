@@ -202,8 +202,8 @@ class DeclaredShapes:
     ) -> RangePeak:
         """The most that a run takes, beside so much that is kept for all shapes, and what it reads of mapped files.
 
-        `inner_nbytes` is a bound of what models inside the forms take; so much of the arena no run touches. Where the
-        limit has no room for `later_nbytes` of packed constants too, what is kept changes from run to run, up to it.
+        `inner_nbytes` is a bound of what models inside the forms take; so much of the arena no run touches. Under a
+        limit some run may find room for `later_nbytes` of packed constants too, or for a part of them.
         """
         worst = self._worst[outputs]
         nbytes, point = kept_nbytes + worst.nbytes + inner_nbytes, worst.point
@@ -213,8 +213,10 @@ class DeclaredShapes:
             if other_nbytes > nbytes or not point:
                 nbytes, point, is_exact = other_nbytes, other, True
         sizes, shapes = self._ranges.sizes_at(point), self._ranges.shapes_at(point)
-        most_nbytes, is_all = within_limit(nbytes + later_nbytes, engine)
-        nbytes, is_exact = nbytes if is_all else most_nbytes, is_exact and is_all and self._is_complete
+        if engine.memory_limit is not None and later_nbytes:  # without a limit they were packed when forms were made
+            nbytes, is_exact = nbytes + later_nbytes, False
+        nbytes, is_all = within_limit(nbytes, engine)
+        is_exact = is_exact and is_all and self._is_complete
         return RangePeak(nbytes, sizes, shapes, is_exact, self._is_complete, reads, engine, untouched_nbytes)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import graphpool as gp
 from graphpool.demo import model_path
+from graphpool.runtime import model_forms
 from graphpool.runtime.model import Model
 from graphpool.runtime.model_form import ModelForm
 from graphpool.runtime.model_port import ModelPort
@@ -172,6 +173,21 @@ def test_without_room_for_all_that_is_kept_no_run_passes_what_is_told(less_nbyte
             assert model.engine.budget.peak <= told <= limit
             assert model.predict_peak({"image": (size, *model.inputs[0].shape[1:])}) <= limit
         assert not told.is_exact
+
+
+def test_weights_for_which_a_later_run_may_find_room_count_under_a_limit(monkeypatch):
+    """As in a model whose programs take more while they are compiled than when smaller ones run."""
+    ranges = {"batch": (1, 40)}
+    with gp.onnx.load(model_path("digits_cnn"), threads=1, shapes=ranges) as model:
+        most = model.predict_peak()
+        monkeypatch.setattr(model_forms, "missing_nbytes", lambda forms: 1000)
+        assert model.predict_peak() == most
+        assert model.predict_peak().is_exact
+    for spare_nbytes, later_nbytes in ((2000, 1000), (500, 500)):
+        limit = int(most) + spare_nbytes
+        with gp.onnx.load(model_path("digits_cnn"), threads=1, shapes=ranges, memory_limit=limit) as model:
+            assert model.predict_peak() == most + later_nbytes
+            assert not model.predict_peak().is_exact
 
 
 def test_a_limit_refuses_at_loading_and_names_the_ranges_that_fit():
