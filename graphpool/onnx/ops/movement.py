@@ -156,12 +156,11 @@ def _center_crop_pad(n: NodeView) -> Value:
 
 
 def _padded(n: NodeView, sides: Mapping[int, tuple[int, int]], mode: str, value: Any) -> Value:
-    """The first input with pads of axes, before and behind; negative ones take elements away."""
+    """The first input with pads of axes, before and behind; negative ones take elements away first."""
     begin, end = zip(*(sides.get(axis, (0, 0)) for axis in range(len(n[0].shape))), strict=True)
     cut = n[0]
     is_either = mode == "constant" and any(map(is_variable, begin + end))
     if is_either or any(pad < 0 for pad in begin + end):
-        n.require(mode == "constant", "negative pads of a mode")
         starts = [largest(-first, 0) for first in begin]
         ends = [dim + least(last, 0) for dim, last in zip(cut.shape, end, strict=True)]
         sizes = list(map(operator.sub, ends, starts))

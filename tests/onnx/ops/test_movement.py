@@ -165,9 +165,11 @@ def test_pad(mode):
     assert check_against_evaluator(*node_model("Pad", [X, ints(1, 2, 2, 0), None, ints(1, 2)], mode=mode)) == 0
 
 
-def test_negative_pads_take_away():
-    node = helper.make_node("Pad", ["x", "p", "v"], ["y"])
-    inputs = {"x": X, "p": ints(0, -1, 0, 0, 1, 0, -2, 0), "v": np.array(2.5, "float32")}
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+def test_negative_pads_take_away(mode):
+    """Before others are added, as in ONNX Runtime."""
+    node = helper.make_node("Pad", ["x", "p", "v"], ["y"], mode=mode)
+    inputs = {"x": X, "p": ints(0, -1, 1, 0, 0, 1, -2, 0), "v": np.array(2.5, "float32")}
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in inputs.items()
@@ -176,7 +178,9 @@ def test_negative_pads_take_away():
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     with gp.onnx.load(model, fallback=False) as loaded:
         result = loaded.run(inputs)["y"]
-    np.testing.assert_array_equal(result, np.pad(X[:, 1:, :2], [(0, 1), (0, 0), (0, 0), (0, 0)], constant_values=2.5))
+    options = {"constant_values": 2.5} if mode == "constant" else {}
+    want = np.pad(X[:, 1:, :2], [(0, 0), (0, 1), (1, 0), (0, 0)], mode, **options)
+    np.testing.assert_array_equal(result, want)
 
 
 def test_copies():
