@@ -33,6 +33,7 @@ from .arrays import numpy_type, to_array
 from .boundary import Boundary
 from .bounds import Bounds, check_list, check_model, graphs_of
 from .files import ModelFiles
+from .inline import CONTROL_FLOW
 from .long_lists import LongList, without_lists
 from .node import DATA_TYPES, Node, check_text
 from .node_order import sort_nodes
@@ -580,15 +581,21 @@ def _hold(tensor: TensorProto, content: Any) -> None:
 
 
 def _move_contributed(skeleton: ModelProto) -> None:
-    """Put nodes that ONNX Runtime writes under ONNX's domain, which has no such ops, under its own."""
-    moved = [node for node in skeleton.graph.node if node.op_type in _CONTRIBUTED and not node.domain]
+    """Put nodes that ONNX Runtime writes under ONNX's domain, which has no such ops in this opset, under its own."""
+    opset = max([entry.version for entry in skeleton.opset_import if entry.domain in ("", "ai.onnx")], default=1)
+    kinds = {node.op_type for node in skeleton.graph.node}
+    contributed = {name for name, introduced in _CONTRIBUTED.items() if introduced is None or opset < introduced}
+    if kinds.isdisjoint(contributed | CONTROL_FLOW):
+        return
+    moved = [node for node in _inner_nodes(skeleton.graph.node) if node.op_type in contributed and not node.domain]
     for node in moved:
         node.domain = "com.microsoft"
     if moved and not any(entry.domain == "com.microsoft" for entry in skeleton.opset_import):
         skeleton.opset_import.add(domain="com.microsoft", version=1)
 
 
-_CONTRIBUTED = frozenset({"SimplifiedLayerNormalization"})
+_CONTRIBUTED = {"LayerNormalization": _INTRODUCED["LayerNormalization"], "SimplifiedLayerNormalization": None}
+"""Op -> the opset in which ONNX took it over, if it did."""
 
 
 def _inner_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from graphpool.typing import DataType
 
+from . import norm
 from .norm import layer_norm
 from .quantization import dequantize, scaling
 
@@ -106,5 +107,6 @@ CONTRIBUTED = {
     "SkipLayerNormalization": _skip_layer_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
     "SimplifiedLayerNormalization": _rms_norm, "EmbedLayerNormalization": _embed_layer_norm,
     "QEmbedLayerNormalization": _quantised_embed_layer_norm,
+    "LayerNormalization": norm.CONVERTERS["LayerNormalization"],
 }  # fmt: skip
 """Converters of domain com.microsoft."""
