@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool.graph.shapes import are_equal
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -40,12 +41,23 @@ def _layer_norm(n: NodeView) -> list[Value]:
     return layer_norm(n, n[0], n[1], beta, axis=axis, epsilon=n.attr("epsilon", 1e-5), with_stats=n.used_outputs > 1)
 
 
+def within(n: NodeView, numbers: Value, ndim: int) -> Value:
+    """Scales or shifts of so many last axes, without dimensions of 1 in front of these."""
+    more = len(numbers.shape) - ndim
+    is_alone = more > 0 and all(are_equal([dim], [1]) for dim in numbers.shape[:more])
+    return n.reshape(numbers, numbers.shape[more:]) if is_alone else numbers
+
+
 def layer_norm(
     n: NodeView, x: Value, gamma: Value, beta: Value | None, *, axis: int, epsilon: float, with_stats: bool
 ) -> list[Value]:
     """LayerNorm from an axis on, and the mean and inverse standard deviation where they are wanted."""
-    shape, gamma = x.shape, n.cast(gamma, DataType.F32)
-    beta = n.literal(np.zeros(gamma.shape, np.float32), gamma) if beta is None else n.cast(beta, DataType.F32)
+    shape, gamma = x.shape, n.cast(within(n, gamma, len(x.shape) - axis), DataType.F32)
+    beta = (
+        n.literal(np.zeros(gamma.shape, np.float32), gamma)
+        if beta is None
+        else n.cast(within(n, beta, len(x.shape) - axis), DataType.F32)
+    )
     options = {"begin_norm_axis": axis, "epsilon": epsilon, "use_affine": True}
     if not with_stats:
         return [n.emit("LayerNorm", x, gamma, beta, keep_stats=False, **options)]
@@ -71,7 +83,8 @@ def _normalise_groups(n: NodeView, gamma: Value, beta: Value, groups: int) -> Va
 
 def _rms_norm(n: NodeView) -> Value:
     axis = n.axis(-1, len(n[0].shape))
-    return n.emit("RMSNorm", n[0], n[1], begin_norm_axis=axis, epsilon=n.attr("epsilon", 1e-5))
+    gamma = within(n, n[1], len(n[0].shape) - axis)
+    return n.emit("RMSNorm", n[0], gamma, begin_norm_axis=axis, epsilon=n.attr("epsilon", 1e-5))
 
 
 def _lp_norm(n: NodeView) -> Value:

@@ -49,7 +49,8 @@ def _rms_norm(n: NodeView) -> list[Value]:
     """RMSNorm, and the inverse root of the mean square where it is read."""
     x, epsilon = n[0], n.attr("epsilon", 1e-5)
     axis = n.axis(-1, len(x.shape))
-    result = n.emit("RMSNorm", x, n[1], begin_norm_axis=axis, epsilon=epsilon)
+    gamma = norm.within(n, n[1], len(x.shape) - axis)
+    result = n.emit("RMSNorm", x, gamma, begin_norm_axis=axis, epsilon=epsilon)
     if not n.gives(1):
         return [result]
     square = n.emit("Square", n.cast(x, DataType.F32))

@@ -95,7 +95,10 @@ def test_onnx_runtime_expects_the_same(name):
 OLD = {
     "SimplifiedLayerNormalization": case("SimplifiedLayerNormalization", [X, GAMMA], rms_norm(X)[:1]),
     "LayerNormalization": case("LayerNormalization", [X, GAMMA, BETA], layer_norm(X)[:1]),
+    "LayerNormalization, wide": case("LayerNormalization", [X, GAMMA[None, None], BETA[None, None]], layer_norm(X)[:1]),
+    "SimplifiedLayerNormalization, wide": case("SimplifiedLayerNormalization", [X, GAMMA[None, None]], rms_norm(X)[:1]),
 }
+"""Wide: numbers with dimensions of 1 in front of the axes that are normalised."""
 
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
