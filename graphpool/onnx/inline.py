@@ -66,7 +66,7 @@ def enter_graph(walk: Walk, graph: Subgraph, given: Sequence[Value], path: Path,
 
     `place` is that of the graph, where `path` is that of one of several times that it is written out.
     """
-    nodes, constants = walk.owner.rewritten(graph, path if place is None else (*place, "written out"))
+    nodes, constants = walk.owner.written_out(graph, path if place is None else place)
     own = {name: Value(content=content) for name, content in constants.items()}
     own |= dict(zip(graph.inputs, given, strict=False))
     used = names_read(nodes, graph.outputs)

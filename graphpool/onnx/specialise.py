@@ -189,6 +189,15 @@ class Specialiser:
             found = self._graphs[path] = rewrite(inside)
         return found
 
+    def written_out(self, graph: Subgraph, place: Path) -> tuple[list[Node], dict[str, Any]]:
+        """The nodes and constants of a graph that is walked where the node stands: nothing is computed ahead."""
+        key = (*place, "written out")
+        found = self._graphs.get(key)
+        if found is None:
+            constants = dict(graph.constants)
+            found = self._graphs[key] = _replaced(self.source, graph.nodes, constants), constants
+        return found
+
     def __reduce__(self) -> tuple[Any, ...]:
         check_files(self.constants.values())
         constants = {name: Value(content=content).plain_content for name, content in self.constants.items()}
@@ -250,12 +259,17 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     """The nodes that are needed, in topological order, and the constants that they read or that are outputs."""
     outputs = [port.name for port in source.outputs]
     constants = dict(source.constants)
-    renamed = [n.changed(op_type="ScatterElements") if n.op_type == "Scatter" else n for n in source.nodes]
-    nodes = needed([own for node in renamed for own in _rewritten(source, node, constants)], outputs)
+    nodes = needed(_replaced(source, source.nodes, constants), outputs)
     nodes, constants = fold_constants(source, nodes, constants)
     nodes = needed(restore_floats(source, nodes, constants), outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}
+
+
+def _replaced(source: OnnxModel, nodes: Sequence[Node], constants: dict[str, Any]) -> list[Node]:
+    """The nodes, and what stands for some of them; `constants` is extended."""
+    renamed = [n.changed(op_type="ScatterElements") if n.op_type == "Scatter" else n for n in nodes]
+    return [own for node in renamed for own in _rewritten(source, node, constants)]
 
 
 def _rewritten(source: OnnxModel, node: Node, constants: dict[str, Any]) -> list[Node]:
