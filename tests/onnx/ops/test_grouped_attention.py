@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
-from tests.helpers.onnx_models import ContributedCase, random_array
+from tests.helpers.onnx_models import ContributedCase, peer_session, random_array
 from tests.helpers.plain_attention import attend, causal, join_heads, rotate, split_heads
 
 HEADS, SHARED, DEPTH = 4, 2, 16
@@ -234,9 +234,9 @@ def test_steps_of_all_lengths_share_compilations(as_session, window):
 
 
 def test_onnx_runtime_continues_a_prompt_likewise():
-    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     proto, x = decoder_layer(), random_array((1, 7, HEADS * DEPTH))
-    session = runtime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = peer_session(proto)
     names = [output.name for output in session.get_outputs()]
     expected = in_parts(lambda feeds: dict(zip(names, session.run(None, feeds), strict=True)), x, [5, 1, 1])
     with gp.onnx.load(proto, fallback=False) as model:
