@@ -466,8 +466,8 @@ def simulate(
     slow runs and parsing, and come as they were measured, again and again: to the first replica from the first one on,
     to the others from other places, since they have machines of their own. Bodies' bytes and clients that go away are
     not simulated. Replicas have processors of their own.
-    Threads: safe. Cost: some 30 microseconds a request, and 0.8 more for each replica. Method: discrete-event simulation
-    (Law: Simulation Modeling and Analysis, chapter 1).
+    Threads: safe. Cost: some 30 microseconds a request, and 0.8 more for each replica. Method: discrete-event
+    simulation (Law: Simulation Modeling and Analysis, chapter 1).
 
     Examples
     --------
