@@ -292,21 +292,6 @@ def count_frames():
     return sum(type(found) is Frame for found in gc.get_objects())
 
 
-def test_weights_of_a_convolution_are_packed_once_for_all_batches(engine):
-    rng = np.random.default_rng(0)
-    case = DynamicModel(
-        (Node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1]),), {"x": ("f", "n", 64, 10, 40)}, {"y": 4},
-        {"w": rng.standard_normal((128, 64, 3, 3)).astype(np.float32)}, {"n": (1, 9)},
-    )  # fmt: skip
-    with case.load(engine) as model:
-        found = []
-        for n in (1, 2, 8):
-            for _ in range(2):
-                model.run(case.arrays({"n": n}, rng))
-            found.append(model.stats().cached_nbytes)
-    assert found == found[:1] * 3
-
-
 def test_forms_of_one_compilation_share_what_runs_keep(engine):
     case, rng = mlp(), np.random.default_rng(5)
     gc.collect()

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass
-from graphpool._sizes import Preference, is_variable
+from graphpool._sizes import Preference
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
@@ -43,21 +43,16 @@ _LEAST_CHANNELS = 32
 
 
 def choose_tile(batch: int, in_channels: int, out_channels: int, dst_spatial: Sequence[int]) -> int:
-    """The tile for a 3x3 convolution with stride 1 that gains enough time for the memory of its weights; 0: none.
-
-    A batch that varies is taken for one image: the least gain, so that its weights are packed in one way for all.
-    """
+    """The tile for a 3x3 convolution with stride 1 that gains enough time for the memory of its weights; 0: none."""
     if min(in_channels, out_channels) < _LEAST_CHANNELS or len(dst_spatial) != 2:
         return 0
-    if is_variable(batch):
-        batch = 1
     weights = 4 * in_channels * out_channels
     direct = 2 * 9 * in_channels * out_channels * batch * math.prod(dst_spatial) * _NS_PER_FLOP
     cost = {0: direct + 9 * weights * _NS_PER_BYTE}
     for tile in TILES:
         time = _tile_ns(tile, batch, in_channels, out_channels, dst_spatial)
         cost[tile] = time + _products(tile) * weights * _NS_PER_BYTE
-    with Preference(*dst_spatial):
+    with Preference(batch, *dst_spatial):
         return min(cost, key=cost.__getitem__)
 
 
