@@ -117,7 +117,7 @@ def test_constants_of_four_bits_are_counted_with_a_byte_each(shape, axis, block)
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "g", [x], [y], given)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    with gp.onnx.load(proto.SerializeToString(), threads=1) as model:
+    with gp.onnx.load(proto.SerializeToString(), threads=1, prefer="memory") as model:
         stats, inputs = model.stats(), {"x": random_array(dims)}
         [expected] = ReferenceEvaluator(proto).run(None, inputs)
         np.testing.assert_allclose(model.run(inputs)["y"], expected, rtol=1e-4, atol=1e-3)
