@@ -63,7 +63,10 @@ def read_count(file: Path) -> int | None:
 
 
 def used_nbytes(version: int, folder: Path) -> int | None:
-    """What a group uses, but for pages of files, which the system takes away at need; None if it does not tell."""
+    """What a group uses, but for what the system takes away at need: pages of files, and its caches of their names.
+
+    None if it does not tell.
+    """
     name, prefix = _USED[version]
     used = read_count(folder / name)
     if used is None:
@@ -72,6 +75,6 @@ def used_nbytes(version: int, folder: Path) -> int | None:
         lines = (folder / "memory.stat").read_text().splitlines()
     except (OSError, ValueError):
         return used
-    names = (f"{prefix}inactive_file", f"{prefix}active_file")
+    names = (f"{prefix}inactive_file", f"{prefix}active_file", "slab_reclaimable")
     counts = [count for key, _, count in (line.partition(" ") for line in lines) if key in names]
     return max(used - sum(int(count) for count in counts if count.isdecimal()), 0)

@@ -103,7 +103,8 @@ def test_auto_leaves_what_is_in_use_and_a_reserve(tmp_path):
                 "self": "0::/a\n",
                 "a/memory.max": "2097152000",
                 "a/memory.current": "314572800",
-                "a/memory.stat": "anon 1\ninactive_file 52428800\nactive_file 52428800\nshmem 5\n",
+                "a/memory.stat": "anon 1\ninactive_file 52428800\nactive_file 31457280\nshmem 5\n"
+                "slab_reclaimable 20971520\nslab_unreclaimable 7\n",
             },
             200,
         ),
