@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,11 +56,16 @@ def _ancestors(root: Path, path: str) -> list[Path]:
 
 def read_count(file: Path) -> int | None:
     """The number in a file; None for ``max``, or if it cannot be read or is none."""
-    try:
-        text = file.read_text().strip()
-    except (OSError, ValueError):
-        return None
+    text = _text_of(file).strip()
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 32 else None
+
+
+def _text_of(file: Path) -> str:
+    """What is in a file; nothing if it cannot be read."""
+    text = ""
+    with suppress(OSError, ValueError):
+        text = file.read_text()
+    return text
 
 
 def used_nbytes(version: int, folder: Path) -> int | None:
@@ -71,10 +77,7 @@ def used_nbytes(version: int, folder: Path) -> int | None:
     used = read_count(folder / name)
     if used is None:
         return None
-    try:
-        lines = (folder / "memory.stat").read_text().splitlines()
-    except (OSError, ValueError):
-        return used
+    lines = _text_of(folder / "memory.stat").splitlines()
     names = (f"{prefix}inactive_file", f"{prefix}active_file", "slab_reclaimable")
     counts = [count for key, _, count in (line.partition(" ") for line in lines) if key in names]
     return max(used - sum(int(count) for count in counts if count.isdecimal()), 0)

@@ -50,7 +50,10 @@ class GroupRoom(Locked):
 
     @classmethod
     def find(
-        cls, blocks: Callable[[], list[tuple[int, int]]], root: Path = ROOT, membership: Path = MEMBERSHIP
+        cls,
+        blocks: Callable[[], list[tuple[int, int]]],
+        root: str | Path = ROOT,
+        membership: str | Path = MEMBERSHIP,
     ) -> GroupRoom:
         """Of the groups that the process is in now, those that have a limit and tell what they use."""
         found = [

@@ -54,16 +54,18 @@ def sweepers():
 
 
 def registered():
-    gc.collect(1)
+    gc.collect()
     return len(fork._resettable), len(fork._guarded)
 
 
 @pytest.fixture(autouse=True)
 def _without_sweepers():
-    gc.collect(1)
+    gc.collect()
+    gc.freeze()  # what is there already is not looked through hundreds of times
     wait_until(lambda: not sweepers())
     yield
-    gc.collect(1)
+    gc.unfreeze()
+    gc.collect()
     wait_until(lambda: not sweepers())
 
 
@@ -94,7 +96,7 @@ def test_a_thread_whose_start_is_interrupted_is_started_by_the_next(monkeypatch,
         patched.setattr(threading.Thread, "start", start)
         with pytest.raises(KeyboardInterrupt):
             gp.Engine(threads=1, idle_decay_s=3600.0)
-    gc.collect(1)
+    gc.collect()
     with gp.Engine(threads=1, idle_decay_s=3600.0):
         wait_until(lambda: len(sweepers()) == 1)
     wait_until(lambda: not sweepers())
