@@ -311,7 +311,8 @@ static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type 
     const int vectors = column ? GP_PANEL_VECTORS : 1;
     float first[GP_TILE_PANELS * GP_PANEL] __attribute__((aligned(64))); /* the same for all rows */
     for (int j = 0; j < panels * vectors; j++)
-        gp_store(first + j * GP_VL, type == GP_PACKED_S8 && sink.is_first ? gp_first_sums(&sink, (int)panels, vectors, j) : (gp_vf){0});
+        gp_store(first + j * GP_VL,
+                 type == GP_PACKED_S8 && sink.is_first ? gp_first_sums(&sink, (int)panels, vectors, j) : (gp_vf){0});
     int is_new = 1;
     queue->ahead = blocks > 1 ? (const char *)(b + panels * panel_step) : (const char *)b + GP_AMX_AHEAD;
     queue->is_near = blocks == 1;
@@ -322,8 +323,8 @@ static __attribute__((noinline)) void gp_amx_multiply(const enum gp_packed_type 
             source = a->packed;
         const int64_t count = gp_min(a->rows - block * 2 * GP_AMX_ROWS, 2 * GP_AMX_ROWS);
         float *sums = sink.is_last ? queue->sums[queue->next] : sink.partial;
-        gp_amx_group(type, count, column, &source, b, gp_tile_width((int)panels, &sink), panel_step, sink.is_first ? first : sink.partial,
-                     sink.is_first ? 0 : GP_AMX_PITCH * 4, sums, queue);
+        gp_amx_group(type, count, column, &source, b, gp_tile_width((int)panels, &sink), panel_step,
+                     sink.is_first ? first : sink.partial, sink.is_first ? 0 : GP_AMX_PITCH * 4, sums, queue);
         if (sink.is_last) {
             gp_amx_finish_all(queue);
             if (is_new) { /* from then on it has come down by the rows before */

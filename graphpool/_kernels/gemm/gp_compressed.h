@@ -3,8 +3,8 @@
  * A weight is (u - zero) * scale. The numbers u, unsigned (signed ones are stored plus half their range, and so are
  * their zero points), lie in words of 32 bits, each holding one column's next 4 bytes, or 8 nibbles: the first four in
  * the low halves of the bytes, the others in the high halves, so that a mask gives words of bytes. Words lie in panels
- * of GP_PANEL columns as in gp_packed.h, zeros behind the last row. Behind the panels lie the scales, f32, then the zero points, s16, in panels too: for each group one a
- * column, so that a product reads every part in order. */
+ * of GP_PANEL columns as in gp_packed.h, zeros behind the last row. Behind the panels lie the scales, f32, then the zero
+ * points, s16, in panels too: for each group one a column, so that a product reads every part in order. */
 #ifndef GP_COMPRESSED_H
 #define GP_COMPRESSED_H
 

@@ -471,8 +471,8 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
 
 /* The same for a convolution: every tap is a product of its own, whose rows lie wherever rows[tap * pitch + i] points
  * and whose panels lie tap_step words behind those of the tap before. A tap of which all rows are `padding` is left
- * out: it would add zeros. Chains of sums end in taps that are longer,
- * with the tap that fills one, and with the part of k. */
+ * out: it would add zeros. Chains of sums end in taps that are longer, with the tap that fills one, and with the part
+ * of k. */
 GP_INLINE void gp_taps_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
                             int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding,
                             const float *b, int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
