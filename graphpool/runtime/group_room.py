@@ -27,6 +27,9 @@ _LEAST_NBYTES = 1 << 20
 _MARGIN_NBYTES = 16 << 20
 """What is left for what nobody counts: objects, stacks, the C heap. Unit: bytes."""
 
+_ENDLESS = 1 << 62
+"""From here on a limit is none. Unit: bytes."""
+
 
 class GroupRoom(Locked):
     """The control groups that limit the process, and the memory of an engine that may not have been written yet.
@@ -96,9 +99,6 @@ class GroupRoom(Locked):
         finally:
             with self._lock:
                 self._awaited_nbytes -= nbytes
-
-
-_ENDLESS = 1 << 62
 
 
 def _refusal(

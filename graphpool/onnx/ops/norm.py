@@ -52,12 +52,12 @@ def layer_norm(
     n: NodeView, x: Value, gamma: Value, beta: Value | None, *, axis: int, epsilon: float, with_stats: bool
 ) -> list[Value]:
     """LayerNorm from an axis on, and the mean and inverse standard deviation where they are wanted."""
-    shape, gamma = x.shape, n.cast(within(n, gamma, len(x.shape) - axis), DataType.F32)
-    beta = (
-        n.literal(np.zeros(gamma.shape, np.float32), gamma)
-        if beta is None
-        else n.cast(within(n, beta, len(x.shape) - axis), DataType.F32)
-    )
+    shape, ndim = x.shape, len(x.shape) - axis
+    gamma = n.cast(within(n, gamma, ndim), DataType.F32)
+    if beta is None:
+        beta = n.literal(np.zeros(gamma.shape, np.float32), gamma)
+    else:
+        beta = n.cast(within(n, beta, ndim), DataType.F32)
     options = {"begin_norm_axis": axis, "epsilon": epsilon, "use_affine": True}
     if not with_stats:
         return [n.emit("LayerNorm", x, gamma, beta, keep_stats=False, **options)]

@@ -12,8 +12,7 @@ import numpy as np
 
 from graphpool.typing import DataType
 
-from . import norm
-from .norm import layer_norm
+from .norm import CONVERTERS, layer_norm, within
 from .quantization import dequantize, scaling
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def _rms_norm(n: NodeView) -> list[Value]:
     """RMSNorm, and the inverse root of the mean square where it is read."""
     x, epsilon = n[0], n.attr("epsilon", 1e-5)
     axis = n.axis(-1, len(x.shape))
-    gamma = norm.within(n, n[1], len(x.shape) - axis)
+    gamma = within(n, n[1], len(x.shape) - axis)
     result = n.emit("RMSNorm", x, gamma, begin_norm_axis=axis, epsilon=epsilon)
     if not n.gives(1):
         return [result]
@@ -108,6 +107,6 @@ CONTRIBUTED = {
     "SkipLayerNormalization": _skip_layer_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
     "SimplifiedLayerNormalization": _rms_norm, "EmbedLayerNormalization": _embed_layer_norm,
     "QEmbedLayerNormalization": _quantised_embed_layer_norm,
-    "LayerNormalization": norm.CONVERTERS["LayerNormalization"],
+    "LayerNormalization": CONVERTERS["LayerNormalization"],
 }  # fmt: skip
 """Converters of domain com.microsoft."""
