@@ -381,11 +381,28 @@ cdef class Budget:
             Not a size; nothing is changed.
         """
         gp_store(&self._limit, _parse_limit(limit))
-        for _, holder, keeper in self._live_holders():
-            if keeper is None and self.in_use > self.limit:
-                holder.reclaim(self.in_use - self.limit)
+        self.reclaim(self.in_use - self.limit)
         self.gate.notify()
         return self.in_use <= self.limit
+
+    def reclaim(self, nbytes):
+        """Ask holders for memory as a charge that does not fit does.
+
+        Parameters
+        ----------
+        nbytes : int
+            How much is wanted. Unit: bytes.
+
+        Returns
+        -------
+        nbytes : int
+            How much less is in use than before. Unit: bytes.
+        """
+        cdef int64_t before = self.in_use
+        for _, holder, keeper in self._live_holders():
+            if keeper is None and before - self.in_use < nbytes:
+                holder.reclaim(nbytes - (before - self.in_use))
+        return max(before - self.in_use, 0)
 
     def register(self, holder, *, stage, keeper=None):
         """Ask `holder` for memory under pressure.

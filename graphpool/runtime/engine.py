@@ -20,7 +20,7 @@ from .device import open_device
 from .engine_constants import EngineConstants
 from .engine_models import EngineModels
 from .engine_primitives import EnginePrimitives
-from .group_room import GroupRoom, RoomResource
+from .group_room import NO_GROUPS, GroupRoom, RoomResource
 from .memory_queue import MemoryQueue
 from .shared_arenas import SharedArenas
 from .threads import available_threads
@@ -147,14 +147,14 @@ class Engine(Locked):
         self.budget = Budget(self.memory_limit)
         self.host_budget = self.budget if limit.counts_host else Budget()
         self.on_pressure, self.pressure_timeout_s = on_pressure, pressure_timeout_s
-        self.queue = MemoryQueue(self.budget, on_pressure, pressure_timeout_s)
         self._has_own_allocator = allocator is not None
         resource = self.device.resource(limit.nbytes) if allocator is None else allocator
         self._source_blocks: Callable[[], list[tuple[int, int]]] = getattr(resource, "blocks", list)
-        self.room = GroupRoom((), self._source_blocks)
+        self.room = NO_GROUPS
         if limit.nbytes is not None and limit.counts_host and allocator is None:
             self.room = GroupRoom.find(self._source_blocks)
             resource = RoomResource(resource, self.room)
+        self.queue = MemoryQueue(self.budget, on_pressure, pressure_timeout_s, self.room)
         self.source = StatisticsResource(resource)
         self.resource = LimitingResource(self.source, self.budget)
         self.primitives = EnginePrimitives(self.source, self.budget)

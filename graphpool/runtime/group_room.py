@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from graphpool.typing import MemoryResource
 
-__all__ = ["GroupRoom", "RoomResource"]
+__all__ = ["NO_GROUPS", "GroupRoom", "RoomResource"]
 
 _LEAST_NBYTES = 1 << 20
 """Smaller requests are not looked at. Unit: bytes."""
@@ -75,18 +75,24 @@ class GroupRoom(Locked):
         OutOfMemoryError
             A group has less left; the error tells what the process holds.
         """
-        if nbytes < _LEAST_NBYTES:
-            return
-        for version, folder, name in self._groups:
+        for file, most, used in self._full(nbytes):
+            raise _refusal(file, most, used, nbytes, who, self._blocks())
+
+    def has(self, nbytes: int) -> bool:
+        """Whether `check` would let so many bytes pass now."""
+        return next(self._full(nbytes), None) is None
+
+    def _full(self, nbytes: int) -> Iterator[tuple[Path, int, int]]:
+        """The groups that have less left: the file, the most that may be taken, and what is."""
+        for version, folder, name in self._groups if nbytes >= _LEAST_NBYTES else ():
             limit, used = read_count(folder / name), used_nbytes(version, folder)
             most = _ENDLESS if limit is None else limit - _MARGIN_NBYTES
             used = self._awaited_nbytes + (used or 0)
             if used + nbytes <= most:
                 continue
-            blocks = self._blocks()
-            used += sum(size - resident_nbytes(address, size) for address, size in blocks)
+            used += sum(size - resident_nbytes(address, size) for address, size in self._blocks())
             if used + nbytes > most:
-                raise _refusal(folder / name, most, used, nbytes, who, blocks)
+                yield folder / name, most, used
 
     @contextmanager
     def taking(self, nbytes: int, who: str) -> Iterator[None]:
@@ -101,16 +107,21 @@ class GroupRoom(Locked):
                 self._awaited_nbytes -= nbytes
 
 
+NO_GROUPS = GroupRoom((), list)
+"""That of an engine whose memory no group counts, or that has no limit."""
+
+
 def _refusal(
     file: Path, limit: int, used: int, nbytes: int, who: str, blocks: list[tuple[int, int]]
 ) -> OutOfMemoryError:
     """The error, with what the process holds by kind."""
     report = report_process({"engine": sum(size for _, size in blocks)}, blocks, True)
     parts = {"this engine" if name == "budget" else name: size for name, size in report.parts.items()}
-    return out_of_memory(
+    error = out_of_memory(
         nbytes, in_use=used, limit=limit, resource=f"control group {file} (asked by {who})",
         holdings=parts, hint="let go of what the process holds beside the engine, or raise the group's limit",
     )  # fmt: skip
+    return OutOfMemoryError(str(error), **error.fields, is_of_group=True)
 
 
 class RoomResource(Adaptor):

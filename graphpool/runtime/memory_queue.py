@@ -16,6 +16,7 @@ from graphpool.memory import Budget
 from graphpool.memory._check import out_of_memory
 
 from ._counters import Jobs
+from .group_room import NO_GROUPS, GroupRoom
 from .inner_models import is_inner
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ _PAUSE_S = 0.01
 
 _FIRST_PATIENCE_S = 0.5
 """For so long a job waits for what it seems to miss while nobody else does anything; twice as long each time."""
+
+_LOOK_S = 0.1
+"""Between two looks at a control group, and, twice as long each time up to `_FIRST_PATIENCE_S`, two trials in it."""
 
 _UNBOUNDED = Budget().limit
 
@@ -65,20 +69,41 @@ class _Waiter:
     """A job that waits; it takes at least so many bytes beside what is kept, as far as its last trial has shown.
 
     What others were giving back at that moment is in this number, so from `retry_s` on, by `time.monotonic`, the job is
-    tried whatever it says, if nobody else does anything.
+    tried whatever it says, if nobody else does anything. Where a control group had no room for `group_nbytes`, it is
+    tried once that has.
     """
 
     is_load: bool
     extra_nbytes: int = 0
+    group_nbytes: int = 0
     retry_s: float = 0.0
     patience_s: float = _FIRST_PATIENCE_S
+    group_patience_s: float = _LOOK_S
     seems_too_large: bool = False
 
     def fail(self, extra_nbytes: int) -> None:
         """A trial has shown that it takes so much."""
-        self.extra_nbytes = extra_nbytes
+        self.extra_nbytes, self.group_nbytes = extra_nbytes, 0
         self.retry_s = monotonic() + self.patience_s
         self.patience_s *= 2
+
+    def fail_in_group(self, nbytes: int) -> None:
+        """A trial has come to so many bytes, and maybe no further."""
+        self.extra_nbytes, self.group_nbytes = 0, nbytes
+        self.retry_s = monotonic() + self.group_patience_s
+        self.group_patience_s = min(2 * self.group_patience_s, _FIRST_PATIENCE_S)
+
+    def look_at(self, room: GroupRoom) -> None:
+        """Note whether the group has come to have room, where it is time to look."""
+        now_s = monotonic()
+        if self.group_nbytes and self.retry_s <= now_s:
+            self.retry_s = now_s + _LOOK_S
+            self.group_nbytes = 0 if room.has(self.group_nbytes) else self.group_nbytes
+
+    def may_fit(self, room_nbytes: int, is_idle: bool) -> bool:
+        """Whether a trial may find what the last one missed."""
+        is_small = self.extra_nbytes <= room_nbytes or (is_idle and self.retry_s <= monotonic())
+        return is_small and not self.group_nbytes
 
 
 class MemoryQueue(Locked):
@@ -96,6 +121,10 @@ class MemoryQueue(Locked):
     are tried in the order of their arrival, of those that may fit; loads one after another, and new ones behind those
     that wait.
 
+    Where a control group has no room, what the engine could have again is given up first, as under pressure of the
+    budget. With ``wait`` the job then waits for room in the group, at which it looks now and then: nobody tells when
+    others, or the rest of the process, let go of something.
+
     A model whose shapes are open holds memory before anybody knows what its runs take. It is let in where every open
     model can still run beside it, and the next load of another thread waits until it has its first form, or does
     nothing for a moment: so no two models wait for one another at their first runs, but those that one thread loads, or
@@ -107,6 +136,8 @@ class MemoryQueue(Locked):
     on_pressure : {"refuse", "wait"}
     timeout_s : float
         How long a job waits in all, with ``wait``. Unit: seconds.
+    room : GroupRoom, optional
+        Refuses what a control group would kill the process for.
 
     Attributes
     ----------
@@ -123,12 +154,12 @@ class MemoryQueue(Locked):
     Cost: half a microsecond a job that finds room.
     """
 
-    def __init__(self, budget: Budget, on_pressure: str, timeout_s: float) -> None:
+    def __init__(self, budget: Budget, on_pressure: str, timeout_s: float, room: GroupRoom = NO_GROUPS) -> None:
         if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s >= 0:
             raise InvalidArgumentError(explain("pressure_timeout_s", accepted="seconds >= 0", got=repr(timeout_s)))
         self.waits = check_choice("on_pressure", on_pressure, ON_PRESSURE) == "wait"
         self._timeout_s = timeout_s
-        self._budget = budget
+        self._budget, self._room = budget, room
         self._jobs = Jobs()
         self._waits = self._timeouts = 0
         self._waited_s = 0.0
@@ -306,6 +337,8 @@ class MemoryQueue(Locked):
 
     def _may_fit_later(self, number: int, error: OutOfMemoryError, own_nbytes: Callable[[], int]) -> bool:
         """Whether a job that has failed may succeed alone, or when users have let go of something."""
+        if _is_of_group(error):
+            return self._budget.reclaim(error.fields["requested"]) > 0 or self.waits or number != self._jobs.begun
         if number != self._jobs.begun:
             return True
         if not self.waits or error.fields.get("smallest_limit") is None:
@@ -328,11 +361,16 @@ class MemoryQueue(Locked):
                     others_nbytes = max(kept_nbytes - own_nbytes(), 0)
                     return work()
                 except OutOfMemoryError as error:
-                    if not self.waits or error.fields.get("smallest_limit") is None:
+                    is_of_group = _is_of_group(error)
+                    if not self.waits or (error.fields.get("smallest_limit") is None and not is_of_group):
                         raise
                     facts = dict(error.fields)
                 finally:
                     self._end(me)
+                if is_of_group:
+                    self._budget.reclaim(facts["requested"])
+                    me.fail_in_group(facts["requested"])
+                    continue
                 me.fail(self._missing_nbytes(facts, kept_nbytes))
                 others_nbytes += facts.pop("spare_nbytes", 0)
                 facts["smallest_limit"] = max(facts["smallest_limit"] - others_nbytes, 0)
@@ -385,14 +423,15 @@ class MemoryQueue(Locked):
 
     def _is_turn(self, me: _Waiter, own_nbytes: Callable[[], int]) -> bool:
         """Whether it is this job's turn and no other is going on; from its turn on, none begins."""
-        room, now_s = self._budget.limit - self._budget.kept, monotonic()
+        me.look_at(self._room)
+        room_nbytes = self._budget.limit - self._budget.kept
         has_to_wait = me.is_load and self._is_one_to_run()
         with self._lock:
             alone, is_idle = self._jobs.alone, not self._jobs.count
             if alone not in (None, me):
                 return False
             runs = [waiter for waiter in self._line if not waiter.is_load] or self._line[:1]
-            due = (one for one in runs if one.extra_nbytes <= room or (is_idle and one.retry_s <= now_s))
+            due = (one for one in runs if one.may_fit(room_nbytes, is_idle))
             if next(due, None) is me and not has_to_wait:
                 return self._jobs.begin(own_nbytes, me) >= 0
         if alone is me:
@@ -415,15 +454,23 @@ def _no_nbytes() -> int:
     return 0
 
 
+def _is_of_group(error: OutOfMemoryError) -> bool:
+    """Whether a control group has too little left now, and could ever have enough."""
+    return "is_of_group" in error.fields and error.fields["requested"] <= error.fields["limit"]
+
+
 def _describe(what: str, facts: Mapping[str, Any]) -> str:
     """Why a job does not run."""
     if not facts:
         return explain(f"a job {what}", hint="others before it were waiting for memory")
     holdings = ", ".join(f"{name} {nbytes}" for name, nbytes in (facts.get("holdings") or {}).items() if nbytes)
+    least = facts["smallest_limit"]
     return explain(
         f"what {facts['resource']} was asked for {what}",
         accepted=f"up to {facts['limit']} bytes in all",
         got=f"a request of {facts['requested']} bytes beside {facts['in_use']} in use"
         + f" ({holdings})" * bool(holdings),
-        hint=f"on an idle engine the smallest limit is {facts['smallest_limit']} bytes",
+        hint="let go of what others hold there, or raise its limit"
+        if least is None
+        else f"on an idle engine the smallest limit is {least} bytes",
     )

@@ -1,8 +1,11 @@
 """How much memory the process may take: planted control groups of both versions, ulimit, and what limits make of it."""
 
 import pickle
+import signal
 import subprocess
 import sys
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from graphpool.runtime import allowed_memory as module
 from graphpool.runtime import group_room
 from graphpool.runtime.allowed_memory import allowed_memory
 from graphpool.runtime.cgroups import group_folders
-from tests.helpers.memory import TIMEOUT_S
+from tests.helpers.memory import TIMEOUT_S, Worker
 from tests.helpers.onnx_models import make_model
 
 MIB = 2**20
@@ -223,8 +226,10 @@ def group(tmp_path, monkeypatch):
     """A function that plants a control group of 512 MiB of which so much is in use."""
 
     def use(nbytes):
-        plant(tmp_path, {"self": "0::/a\n", "a/memory.max": str(512 * MIB), "a/memory.current": str(nbytes)})
+        plant(tmp_path, {"a/new": str(nbytes)})
+        (tmp_path / "a/new").replace(tmp_path / "a/memory.current")  # in one step, for threads that read it
 
+    plant(tmp_path, {"self": "0::/a\n", "a/memory.max": str(512 * MIB)})
     use(0)
     planted = group_folders("memory", tmp_path, tmp_path / "self")
     monkeypatch.setattr(group_room, "group_folders", lambda *_: planted)
@@ -259,7 +264,7 @@ def test_a_run_for_which_the_group_has_no_room_is_refused(group):
         group(0)
         with gp.onnx.load(data, engine=engine) as model:
             group(494 * MIB)
-            with pytest.raises(gp.OutOfMemoryError, match=r"memory\.max \(asked by an engine's memory"):
+            with pytest.raises(gp.OutOfMemoryError, match=r"memory\.max \(asked by a run of "):  # its form was given up
                 model.run(inputs)
 
 
@@ -271,6 +276,76 @@ def test_weights_are_packed_where_the_group_has_room(group, used, is_packed):
         with gp.onnx.load(model.SerializeToString(), engine=engine) as loaded:
             loaded.run(inputs)
             assert (loaded.stats().cached_nbytes > 0) == is_packed
+
+
+@pytest.fixture
+def waiting(group):
+    """An engine whose loads and runs wait."""
+    with gp.Engine(threads=1, memory_limit="100MiB", on_pressure="wait", pressure_timeout_s=TIMEOUT_S) as engine:
+        yield engine
+
+
+def await_line(engine):
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not engine.queue.stats().waiting:
+        assert time.monotonic() < deadline_s, "nobody waits"
+        time.sleep(0.001)
+
+
+def test_loads_and_runs_wait_until_the_group_has_room(group, waiting):
+    model, inputs = wide_model(1024)
+    group(494 * MIB)
+    loading = Worker(partial(gp.onnx.load, model, engine=waiting))
+    await_line(waiting)
+    group(0)
+    with loading.result() as loaded:
+        group(494 * MIB)
+        running = Worker(loaded.run, inputs)
+        await_line(waiting)
+        assert waiting.queue.stats().timeouts == 0
+        group(0)
+        np.testing.assert_allclose(running.result()["y"], np.full((1024, 1024), 1 / 1024), rtol=1e-6)
+    assert waiting.queue.stats().waiting == 0
+
+
+def test_the_deadline_ends_the_waiting_for_a_group(group):
+    model, inputs = wide_model(1024)
+    with (
+        gp.Engine(threads=1, memory_limit="100MiB", on_pressure="wait", pressure_timeout_s=0.3) as engine,
+        gp.onnx.load(model, engine=engine) as loaded,
+    ):
+        before = engine.budget.kept
+        group(494 * MIB)
+        begin_s = time.monotonic()
+        with pytest.raises(gp.MemoryTimeoutError, match=r"control group.*within 0\.3 s.*let go of what others hold"):
+            loaded.run(inputs)
+        assert time.monotonic() - begin_s >= 0.3
+        with pytest.raises(gp.MemoryTimeoutError, match=r"control group.*asked by loading"):
+            gp.onnx.load(model, engine=engine)
+        assert engine.budget.kept <= before
+        group(0)
+        loaded.run(inputs)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers that send signals")
+def test_a_signal_ends_the_waiting_for_a_group(group, waiting):
+    model, inputs = wide_model(1024)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with gp.onnx.load(model, engine=waiting) as loaded:
+        group(494 * MIB)
+        before = signal.signal(signal.SIGALRM, stop)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                loaded.run(inputs)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        group(0)
+        loaded.run(inputs)
 
 
 def test_without_a_limit_nobody_asks_the_group(group):

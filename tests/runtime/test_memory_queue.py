@@ -16,6 +16,7 @@ from onnx import helper
 import graphpool as gp
 from graphpool.memory import Budget
 from graphpool.runtime import model_memory
+from graphpool.runtime.group_room import NO_GROUPS, GroupRoom
 from graphpool.runtime.memory_queue import MemoryQueue
 from tests.helpers.interleave import BLOCKED, DONE, explore
 from tests.helpers.memory import TIMEOUT_S, Worker, run_in_child, run_threads
@@ -27,9 +28,9 @@ KIB = 2**10
 class Jobs:
     """A queue on a budget, and jobs that charge it."""
 
-    def __init__(self, limit, on_pressure="wait", timeout_s=TIMEOUT_S):
+    def __init__(self, limit, on_pressure="wait", timeout_s=TIMEOUT_S, room=NO_GROUPS):
         self.budget = Budget(limit)
-        self.queue = MemoryQueue(self.budget, on_pressure, timeout_s)
+        self.queue = MemoryQueue(self.budget, on_pressure, timeout_s, room)
         self.order = []
 
     def work(self, nbytes, name="", during=lambda: None, keeps=False):
@@ -128,6 +129,63 @@ def test_the_deadline_ends_the_waiting():
         assert (caught.value.requested, caught.value.in_use, caught.value.smallest_limit) == (50, 70, 50)
     jobs.budget.uncharge(70)
     assert jobs.run(50, "after") == "after"
+    jobs.check_idle()
+
+
+class Idle:
+    """What an engine could give up: so many MiB, which a control group counts."""
+
+    def __init__(self, folder, budget, mib):
+        self.file, self.mib = folder / "memory.current", mib
+        self.file.write_text(str(mib << 20))
+        budget.charge(mib << 20)
+        self.budget = budget
+        budget.register(self, stage=0)
+
+    def reclaim(self, nbytes):
+        given = min(-(-nbytes >> 20), self.mib)
+        self.mib -= given
+        self.file.write_text(str(self.mib << 20))
+        self.budget.uncharge(given << 20)
+        return given << 20
+
+
+@pytest.mark.parametrize("on_pressure", ["refuse", "wait"])
+def test_what_is_idle_is_given_up_before_a_group_refuses(tmp_path, on_pressure):
+    (tmp_path / "memory.max").write_text(str(116 << 20))  # 16 are left for what nobody counts
+    room = GroupRoom([(2, tmp_path, "memory.max")], list)
+    jobs = Jobs("1GiB", on_pressure, room=room)
+    idle = Idle(tmp_path, jobs.budget, 80)
+
+    def work(mib):
+        room.check(mib << 20, "a job")
+        return mib
+
+    assert (jobs.queue.run(work, lambda: 0, 30), idle.mib) == (30, 50)
+    with pytest.raises(gp.OutOfMemoryError, match=r"memory\.max \(asked by a job\)") as caught:
+        jobs.queue.run(work, lambda: 0, 101)
+    assert (caught.value.requested, caught.value.limit, idle.mib) == (101 << 20, 100 << 20, 50)
+    assert not isinstance(caught.value, TimeoutError)  # it never fits
+    jobs.budget.uncharge(50 << 20)
+    jobs.check_idle()
+
+
+def test_what_waits_for_a_group_holds_up_no_other_run(tmp_path):
+    (tmp_path / "memory.max").write_text(str(116 << 20))
+    (tmp_path / "memory.current").write_text(str(60 << 20))
+    room = GroupRoom([(2, tmp_path, "memory.max")], list)
+    jobs = Jobs("1GiB", room=room)
+
+    def work(mib):
+        room.check(mib << 20, "a job")
+        return mib
+
+    waiting = Worker(jobs.queue.run, work, lambda: 0, 50)
+    jobs.await_line(1)
+    assert jobs.queue.run(work, lambda: 0, 40) == 40
+    (tmp_path / "new").write_text(str(50 << 20))
+    (tmp_path / "new").replace(tmp_path / "memory.current")
+    assert waiting.result() == 50
     jobs.check_idle()
 
 
