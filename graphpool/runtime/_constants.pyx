@@ -356,8 +356,10 @@ cdef class Constants:
     def _make(self, part, tuple tensors):
         """The part's buffer, in memory of the engine that nothing else needs."""
         resource = self.engine.constants.resource
-        cdef ConstantBuffer buffer = ConstantBuffer.allocate(resource, part.nbytes, ALIGNMENT)
         cdef Program program = part.program
+        if program.arena_nbytes:    # of which nothing is taken for a moment where there is too little for both
+            self.engine.constants.check_room(part.nbytes + program.arena_nbytes)
+        cdef ConstantBuffer buffer = ConstantBuffer.allocate(resource, part.nbytes, ALIGNMENT)
         cdef int64_t i, n = len(part.sources)
         room = bytearray(program.nbases * sizeof(void *))  # sibling convolutions bring any number of constants
         cdef char **bases = <char **><char *>room

@@ -12,6 +12,7 @@ from graphpool.cache import constant_tensor_cache
 from graphpool.fork import Locked
 from graphpool.memory import CONSTANTS_TRACE_DOMAIN, LimitingResource
 from graphpool.memory._budget import CONSTANTS
+from graphpool.memory._check import out_of_memory
 from graphpool.memory.adaptors import TracedResource
 
 from .constant_memory import memory_of
@@ -86,6 +87,13 @@ class EngineConstants(Locked):
                 self._holders[key] += 1
             self._weights.update(distinct)
             return sum(self.nbytes_of(weight) for key, weight in distinct.items() if self._holders[key] == 1)
+
+    def check_room(self, nbytes: int) -> None:
+        """Raise `OutOfMemoryError` unless `resource` has so many bytes now, of which none are to be taken otherwise."""
+        if not self._budget.try_charge_spare(nbytes):
+            budget = self._budget
+            raise out_of_memory(nbytes, in_use=budget.in_use, limit=budget.limit, resource="budget (spare)")
+        self._budget.uncharge(nbytes)
 
     def missing_nbytes(self, weights: Iterable[Any]) -> int:
         """What `hold` would charge now. Unit: bytes."""

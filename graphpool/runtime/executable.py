@@ -460,6 +460,11 @@ class Executable(ResizableForm):
         """The packed constants, made where they are missing, by names that hold in every process."""
         return self._constants.packed()
 
+    def pack_missing(self) -> None:
+        """Keep packed what a run would find room for by now."""
+        for form in self.with_inner():
+            form._constants.prepare()
+
     def look_again_for_constants(self) -> None:
         """Take packed constants from where they are kept for several processes, where they are there by now."""
         self._constants.look_again()

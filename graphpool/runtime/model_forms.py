@@ -469,6 +469,8 @@ class ModelForms(ModelRun):
             use = self._enter_shapes(shapes)
         try:
             form = use.executable
+            if self._engine.memory_limit is not None:
+                form.pack_missing()
             with _refused_beside(copies_nbytes):
                 whole_nbytes = copies_nbytes + self._peak_of(form, outputs, sequential)
             if copies_nbytes:

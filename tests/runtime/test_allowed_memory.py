@@ -197,6 +197,30 @@ def test_weights_in_mapped_files_count_where_the_container_counts_them(container
     assert engine.budget.in_use == 0
 
 
+def test_weights_that_a_run_finds_room_for_later_are_predicted(tmp_path):
+    path, x, weights = product(tmp_path)
+    with gp.Engine(threads=1, memory_limit="1200KiB") as engine:
+        address = engine.resource.allocate(500 * 2**10)
+        with gp.onnx.load(path.read_bytes(), engine=engine) as model:
+            before = model.predict_peak({"x": x})
+            engine.resource.deallocate(address, 500 * 2**10)
+            predicted = model.predict_peak({"x": x})
+            assert (predicted - before, predicted.is_exact) == (weights.nbytes, True)
+            engine.budget.reset_peak()
+            model.run({"x": x})
+            assert engine.budget.peak == predicted
+
+
+def test_what_has_too_little_room_to_be_packed_takes_none():
+    with gp.Engine(threads=1, memory_limit="1KiB") as engine:
+        engine.constants.check_room(1000)
+        assert (engine.budget.in_use, engine.budget.peak) == (0, 1000)
+        engine.budget.reset_peak()
+        with pytest.raises(gp.OutOfMemoryError):
+            engine.constants.check_room(1025)
+        assert (engine.budget.in_use, engine.budget.peak) == (0, 0)
+
+
 ULIMIT = """
 import resource
 import graphpool as gp
