@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from copy import copy
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, explain
@@ -34,6 +35,8 @@ _REPEATED = {
 }  # fmt: skip
 """Type of an attribute -> the field that holds its value."""
 
+_NO_LISTS: Mapping[str, LongList] = {}
+
 _LABELS = rb"[A-Za-z]*(?:\.\.\.[A-Za-z]*)?"
 _EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_LABELS, _LABELS, _LABELS))
 """Of Einsum, without spaces."""
@@ -47,23 +50,30 @@ class Node:
     the outer values that these graphs read; `trees` the decision trees among the attributes, or None: their lists are
     not among `attrs`. `lists` are the long lists that `proto` comes without, by attribute; left out, they are taken
     from it, and protobuf's objects for them are not kept, but for those of a LabelEncoder, which become constants
-    soon. `trees` are what was read of the same lists before.
+    soon. `trees` are what was read of the same lists before. `names` has each name once, for all nodes of a model.
     """
 
     __slots__ = ("_lists", "_short", "attrs", "captured", "domain", "input", "name", "op_type", "output", "trees")
 
     def __init__(
-        self, proto: NodeProto, lists: Mapping[str, LongList] | None = None, trees: Trees | None = None
+        self,
+        proto: NodeProto,
+        lists: Mapping[str, LongList] | None = None,
+        trees: Trees | None = None,
+        names: dict[str, str] | None = None,
     ) -> None:
         proto = as_own(proto)
-        self.op_type: str = proto.op_type
+        one = ({} if names is None else names).setdefault
+        op_type, name = proto.op_type, proto.name
+        inputs, outputs = proto.input[:], proto.output[:]  # slices, as in source.py
+        self.op_type: str = one(op_type, op_type)
         self.domain: str = proto.domain
-        self.name: str = proto.name
-        self.input: tuple[str, ...] = tuple(proto.input[:])  # slices, as in source.py
-        self.output: tuple[str, ...] = tuple(proto.output[:])
-        names = self.op_type, self.domain, self.name, *self.input, *self.output
-        if bytes in map(type, names):
-            check_text(f"node {self.label!r} ({self.op_type!r})", *names)
+        self.name: str = one(name, name)
+        self.input: tuple[str, ...] = tuple(map(one, inputs, inputs))
+        self.output: tuple[str, ...] = tuple(map(one, outputs, outputs))
+        texts = self.op_type, self.domain, self.name, *self.input, *self.output
+        if bytes in map(type, texts):
+            check_text(f"node {self.label!r} ({self.op_type!r})", *texts)
         short, lists = without_lists(proto) if lists is None else (proto, lists)
         with Boundary("read", self):
             is_ml = self.domain == "ai.onnx.ml"
@@ -82,7 +92,7 @@ class Node:
                 self.attrs = {name: value for name, value in self.attrs.items() if not name.startswith(TREE_LISTS)}
             if later is not ENCODER_LISTS:
                 lists = {name: found.kept() for name, found in lists.items()}
-            self._short, self._lists = short, lists
+            self._short, self._lists = short, lists or _NO_LISTS
             self.attrs |= {name: lists[name] for name, long in self.attrs.items() if isinstance(long, LongList)}
 
     @property
@@ -339,7 +349,4 @@ def needed(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
 
 def count_reads(nodes: Iterable[Node], outputs: Iterable[str]) -> Counter[str]:
     """How often nodes read each name, their graphs and the outputs included; ``x * x`` reads x twice."""
-    counts = Counter(outputs)
-    for node in nodes:
-        counts.update((*node.input, *node.captured))
-    return counts
+    return Counter(chain(outputs, chain.from_iterable((*node.input, *node.captured) for node in nodes)))

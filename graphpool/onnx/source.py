@@ -159,11 +159,12 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, as_inputs: 
     parsed.proto = skeleton = _skeleton(proto, tensors, left, folder, bounds, lists)
     del proto, tensors, left
     lists = _check(skeleton, name, lists)
+    names = {name: name for name in constants}
     if skeleton.functions:
         skeleton = _inlined(skeleton)
-        nodes = [Node(node) for node in skeleton.graph.node]
+        nodes = [Node(node, names=names) for node in skeleton.graph.node]
     else:
-        nodes = [Node(node, lists.get(number, {})) for number, node in enumerate(skeleton.graph.node[:])]
+        nodes = [Node(node, lists.get(number, {}), None, names) for number, node in enumerate(skeleton.graph.node[:])]
     _unpack_read(constants, nodes, [port.name for port in outputs])
     return OnnxModel(
         name,
@@ -429,7 +430,7 @@ def _raw(tensor: TensorProto, data: mmap.mmap | memoryview | bytes | None, offse
         raise _malformed(f"tensor {tensor.name!r}", got)
     if not nbytes:
         return np.empty(shape, raw_type)
-    return np.frombuffer(data, np.uint8, nbytes, offset).view(raw_type).reshape(shape)
+    return np.ndarray(shape, raw_type, data, offset)
 
 
 def _nibbles(tensor: TensorProto, data: mmap.mmap | memoryview | bytes | None, offset: int, nbytes: int) -> Any:

@@ -361,3 +361,11 @@ def test_an_empty_initialiser_has_its_shape(model):
     tensor.raw_data = b""
     tensor.dims[:] = [0, 5]
     assert read_model(model).constants["w"].shape == (0, 5)
+
+
+def test_a_name_is_one_object_in_all_nodes():
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], name="a"), helper.make_node("Relu", ["h"], ["y"], name="b")]
+    found = read_model(make_model(nodes, {"x": random_array((3, 64))}, ["y"], {"w": W}))
+    (product, relu), [weight] = found.nodes, found.constants
+    assert product.output[0] is relu.input[0]
+    assert product.input[1] is weight
