@@ -159,7 +159,9 @@ def measure(path: Path, source: str, shapes: str, inputs_path: str) -> dict[str,
         except gp.InvalidArgumentError:  # contents decide shapes: each run has a prediction of its own
             is_planned, run_shapes = False, None
         if inputs and run_shapes is not None:
-            inputs = {name: array[tuple(map(slice, run_shapes[name]))] for name, array in inputs.items()}
+            inputs = {
+                name: np.ascontiguousarray(array[tuple(map(slice, run_shapes[name]))]) for name, array in inputs.items()
+            }
         elif not inputs:
             smallest = ShapeRanges({name: _least(spans) for name, spans in sizes.items()}, model.inputs)
             inputs = random_inputs(model, run_shapes or smallest.largest_shapes())

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryPeak", "within_limit"]
 
-_FIRST_RUN_NBYTES, _THREAD_NBYTES = 15 * 2**17, 2**17
-"""What comes with the first run, pages of the kernels' code and objects of the interpreter: 0.5 to 1.9 MB where it was
+_FIRST_RUN_NBYTES, _THREAD_NBYTES = 2**21, 2**17
+"""What comes with the first run, pages of the kernels' code and objects of the interpreter: 0.5 to 2.0 MB where it was
 measured; and with each thread: its stack and its part of the C heap."""
 
 

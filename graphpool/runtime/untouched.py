@@ -44,14 +44,13 @@ def touched_spans(compiled: CompiledPartition, buffers: Buffers, offset: int) ->
 def untouched_nbytes(used_nbytes: int, touched: Iterable[Span], arena_nbytes: int) -> int:
     """What of so much of an arena stays out of memory where only these spans are written. Unit: bytes.
 
-    Nothing of one in the C heap.
+    Of one in the C heap, which begins anywhere in a page: that a prediction has trimmed.
     """
-    if arena_nbytes < _HUGE_NBYTES:
-        return 0
+    margin = mmap.PAGESIZE if arena_nbytes < _HUGE_NBYTES else 0
     found, end = 0, 0
     for begin, last in [*sorted(touched), (used_nbytes, used_nbytes)]:
-        found += max(_page(begin, arena_nbytes)[0] - end, 0)
-        end = max(end, _page(last - 1, arena_nbytes)[1])
+        found += max(_page(begin, arena_nbytes)[0] - margin - end, 0)
+        end = max(end, _page(last - 1, arena_nbytes)[1] + margin)
     return found
 
 

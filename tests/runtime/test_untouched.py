@@ -17,7 +17,9 @@ HUGE, PAGE, MIB = 2**21, mmap.PAGESIZE, 2**20
 
 
 @pytest.mark.parametrize(("used", "touched", "arena", "expected"), [
-    (HUGE - 1, [], HUGE - 1, 0),  # in the C heap
+    (HUGE - 1, [], HUGE - 1, HUGE - 2 * PAGE),  # in the C heap, where it begins anywhere in a page
+    (8 * PAGE, [(4 * PAGE, 5 * PAGE)], 8 * PAGE, 4 * PAGE),
+    (8 * PAGE, [(PAGE, 7 * PAGE)], 8 * PAGE, 0),
     (HUGE, [], HUGE, HUGE),
     (HUGE, [(5, 6)], HUGE, 0),
     (3 * HUGE, [(HUGE, HUGE + 1)], 3 * HUGE, 2 * HUGE),
