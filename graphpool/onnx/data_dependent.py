@@ -16,7 +16,7 @@ from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
 from .build import DataDependent, GraphBuilder, NotConvertible, Value
-from .node import TYPE_OF_FIRST, make_node, names_read
+from .node import TYPE_OF_FIRST, names_read
 from .shape_values import ShapeArray, shape_array
 from .types import data_type, make_port, make_type
 
@@ -78,7 +78,6 @@ class DataDependentBuilder:
         self.nodes: list[Node] = []
         self._names: dict[int, str] = {}
         self._values: dict[str, Value] = {}
-        self._aliases: set[str] = set()
         self._sizes: dict[int, Value] = {}
 
     def sizes(self, value: Value) -> Value:
@@ -88,10 +87,9 @@ class DataDependentBuilder:
     def name_of(self, value: Value, name: str, scope: Scope) -> str:
         """The name of a value that a scope knows by another one."""
         if id(value) not in self._names:
-            are_sizes = value.data_dependent is not None and value.data_dependent.are_sizes
-            wanted = f"{name}, as sizes" if are_sizes else name  # graphs may capture the value itself by its own name
+            wanted = name
             while wanted in self._values or (scope.path and wanted == name):
-                wanted = f"{name}/{len(self._values)}"
+                wanted = f"{name}, {len(self._values)}"  # which graphs that capture it have no name of their own for
             self._names[id(value)] = wanted
             self._values[wanted] = value
         return self._names[id(value)]
@@ -100,17 +98,11 @@ class DataDependentBuilder:
         self, node: Node, inputs: Sequence[Value | None], captured: Mapping[str, Value], scope: Scope
     ) -> list[Value]:
         """Take a node; its outputs."""
-        if captured and scope.path:
-            raise NotConvertible("control flow within control flow, where shapes depend on data")
         read = [
             "" if value is None else self.name_of(value, name, scope)
             for name, value in zip(node.input, inputs, strict=True)
         ]
-        for name, value in captured.items():
-            known = self.name_of(value, name, scope)
-            if known != name and name not in self._aliases:
-                self._aliases.add(name)
-                self.nodes.append(make_node("Identity", [known], [name], f"{node.label}/{name}"))
+        renamed = {name: self.name_of(value, name, scope) for name, value in captured.items()}
         results = [
             Value(type_, data_dependent=DataDependent()) if name else Value()
             for name, type_ in zip(node.output, _types_of(node, inputs), strict=True)
@@ -118,8 +110,8 @@ class DataDependentBuilder:
         written = [
             self.name_of(value, name, scope) if name else "" for name, value in zip(node.output, results, strict=True)
         ]
-        is_same = tuple(read) == node.input and tuple(written) == node.output
-        self.nodes.append(node if is_same else node.changed(inputs=read, outputs=written))
+        is_same = (*read, *renamed.values(), *written) == (*node.input, *renamed, *node.output)
+        self.nodes.append(node if is_same else node.changed(inputs=read, outputs=written, captured=renamed))
         return results
 
     def finish(

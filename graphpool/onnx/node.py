@@ -123,10 +123,11 @@ class Node:
         op_type: str | None = None,
         inputs: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
+        captured: Mapping[str, str] | None = None,
         without: Collection[str] = (),
         added: AttributeProto | None = None,
     ) -> Node:
-        """The node with another kind, other names or other attributes."""
+        """The node with another kind, other names or other attributes; `captured` are new names of outer values."""
         proto = NodeProto()
         proto.CopyFrom(self._short)
         proto.op_type = op_type or self.op_type
@@ -134,6 +135,8 @@ class Node:
             proto.input[:] = inputs
         if outputs is not None:
             proto.output[:] = outputs
+        for graph in _graphs_of(proto) if captured else ():
+            _rename_captured(graph, captured or {})
         if without:
             kept = [item for item in self._short.attribute if item.name not in without]
             del proto.attribute[:]
@@ -313,6 +316,24 @@ def _value_of(item: AttributeProto) -> Any:
     if kind == AttributeProto.GRAPHS:
         return [Subgraph(graph) for graph in item.graphs]
     raise InvalidArgumentError(explain(f"attribute {item.name!r}", accepted="a type that ONNX defines", got=kind))
+
+
+def _graphs_of(node: NodeProto) -> list[GraphProto]:
+    """The graphs among the attributes of a message."""
+    return [graph for item in node.attribute for graph in (*([item.g] if item.HasField("g") else ()), *item.graphs)]
+
+
+def _rename_captured(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Give what a graph, and those inside it, read of what is outside other names."""
+    own = {part.name for part in (*graph.input, *graph.initializer)}
+    own.update(name for node in graph.node for name in node.output)
+    names = {old: new for old, new in names.items() if old not in own}
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        for inner in _graphs_of(node):
+            _rename_captured(inner, names)
+    for result in graph.output:
+        result.name = names.get(result.name, result.name)
 
 
 def _captured_by(values: Iterable[Any]) -> tuple[str, ...]:

@@ -164,6 +164,29 @@ def test_compress_in_a_branch_whose_condition_is_known(flag):
             np.testing.assert_array_equal(model.run({**given, "flag": np.array(flag)})["y"], want)
 
 
+def test_branches_of_a_branch_whose_condition_is_known():
+    """They read what the branch found, and one of them has another inside it."""
+    deepest = node("If", ["is_few"], ["deep"], then_branch=branch(node("Add", ["own", "g"], ["sum"])),
+                   else_branch=branch(node("Mul", ["own", "g"], ["product"])))  # fmt: skip
+    inner = node("If", ["is_some"], ["part"], then_branch=branch(deepest),
+                 else_branch=branch(node("Neg", ["own"], ["minus"])))  # fmt: skip
+    taken = branch(
+        *FOUND, node("Add", ["g", "row"], ["own"]), node("Size", ["own"], ["count"]),
+        node("Greater", ["count", "none"], ["is_some"]), node("Less", ["count", "limit"], ["is_few"]), inner,
+        node("Relu", ["part"], ["result"]),
+    )  # fmt: skip
+    nodes = [node("Squeeze", ["zero"], ["none"]), node("Size", ["weights"], ["limit"])]
+    nodes.append(node("If", ["flag"], ["y"], then_branch=taken, else_branch=branch(node("Neg", ["x"], ["minus_x"]))))
+    inputs = {"x": (TensorProto.FLOAT, ["n", 4]), "mask": (TensorProto.BOOL, ["n"]), "flag": (TensorProto.BOOL, [])}
+    with gp.onnx.load(make(nodes, ["y"], inputs), fallback=False) as model:
+        for count in (0, 2, 9):
+            given = feeds(count)
+            g = given["x"][given["mask"]]
+            want = np.maximum(g + 1 + g if count == 2 else (g + 1) * g, 0)
+            np.testing.assert_array_equal(model.run({**given, "flag": np.array(True)})["y"], want)
+            np.testing.assert_array_equal(model.run({**given, "flag": np.array(False)})["y"], -given["x"])
+
+
 def detector():
     """Scores and boxes of an image, a suppression for each class, and the best of what it leaves."""
     nodes = [
