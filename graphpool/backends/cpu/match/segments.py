@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from ...._kernels.eltwise.eltwise import MAX_ARGS, N_REGISTERS
@@ -25,22 +24,21 @@ def split_region(ops: Sequence[Op]) -> list[list[Op]]:
     """The ops in order, cut where a program would hold or name too many tensors.
 
     A tensor is held from where it is computed or first read to where it is last read. A cut costs one write and one
-    read of each tensor that is computed before and read behind it. Cost: linear in the ops' ports, at most
-    `MOST_HELD` looked at for each.
+    read of each tensor that is computed before and read behind it. Cost: linear in the ops' ports.
     """
     if 0 < sum([len(op.inputs) + len(op.outputs) for op in ops]) <= MOST_HELD:
         return [list(ops)]
-    uses = Counter(tensor.id for op in ops for tensor in op.inputs)
+    last_read = {tensor.id: number for number, op in enumerate(ops) for tensor in op.inputs}
     parts: list[list[Op]] = [[]]
     held: set[int] = set()
     nread = 0
-    for op in ops:
+    for number, op in enumerate(ops):
         ports = {tensor.id for tensor in (*op.inputs, *op.outputs)}
-        if len(held | ports) > MOST_HELD or nread + len(held | ports) > MOST_ARGS:
+        held |= ports
+        if len(held) > MOST_HELD or nread + len(held) > MOST_ARGS:
             parts.append([])
-            held, nread = set(), 0
+            held, nread = ports.copy(), 0
         parts[-1].append(op)
         nread += len(op.inputs)
-        uses.subtract(tensor.id for tensor in op.inputs)
-        held = {tensor for tensor in held | ports if uses[tensor] > 0}
+        held.difference_update([tensor for tensor in ports if last_read.get(tensor, -1) <= number])
     return [part for part in parts if part]
