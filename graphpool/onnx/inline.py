@@ -17,6 +17,7 @@ from .build import InvalidNode, NotConvertible, Value, require
 from .node import Node, make_node, names_read, needed
 from .proto import TensorProto, as_onnx
 from .sequences import items_of
+from .shape_values import ShapeArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
@@ -222,7 +223,7 @@ def unroll_loop(
     trips, condition, *carried = inputs
     require(all(v is None or v.is_known for v in (trips, condition)), "trip count and condition are not known")
     require(trips is not None or condition is not None, "the loop has no end")
-    count = np.inf if trips is None else int(np.asarray(trips.content).reshape(()))
+    count = np.inf if trips is None else number_of(trips)
     going = condition is None or bool(np.asarray(condition.content).reshape(()))
     body, number, scanned = node.attrs["body"], 0, []
     states = [present(value) for value in carried]
@@ -241,6 +242,13 @@ def unroll_loop(
     if not scanned:
         return states + walk.empty_outputs(node, inputs, len(states))
     return states + [_stack(walk.builder, list(values), 0) for values in zip(*scanned, strict=True)]
+
+
+def number_of(trips: Value) -> Any:
+    """A trip count that is known, which may be a size that varies: whether it is too many decides, not how many."""
+    if isinstance(trips.content, ShapeArray):
+        return trips.content.items.reshape(())[()]
+    return int(np.asarray(trips.content).reshape(()))
 
 
 def goes_on(body: Subgraph) -> bool:

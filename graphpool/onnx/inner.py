@@ -26,7 +26,7 @@ from graphpool.typing import DataType
 
 from .build import DataDependent, InvalidNode, NotConvertible, Value, require
 from .data_dependent import OuterValues, Reads, SizeItems, size_name
-from .inline import goes_on, hands_on, present, unroll_loop, unroll_scan
+from .inline import goes_on, hands_on, number_of, present, unroll_loop, unroll_scan
 from .node import names_read
 from .shape_values import ShapeArray, compute_shapes
 from .types import data_type, make_port, make_type
@@ -282,18 +282,21 @@ _MOST_STEP = 2**31
 
 
 def repeat_loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
-    """Loop: a model for the body; written out where trips would have shapes of their own, as far as that is allowed."""
+    """Loop: a model for the body; written out where trips would have shapes of their own, as far as that is allowed.
+
+    One whose trip count may vary is not, since each count would have to be compiled.
+    """
     trips, condition, *carried = inputs
     graph = node.attrs["body"]
     require(len(graph.inputs) == 2 + len(carried), "another number of states than inputs of the body")
     repeated = _Repeated(graph, [present(value) for value in carried], [], [], checks=True)
     if trips is not None and not isinstance(trips.content, ShapeArray) and trips.is_known:
-        repeated.length = max(int(np.asarray(trips.content).reshape(())), 0)
+        repeated.length = max(number_of(trips), 0)
     elif trips is not None:
         require(trips.is_plain and prod(trips.shape) == 1, "a trip count that is no number")
         repeated.trips = trips
-        if isinstance(trips.content, ShapeArray):
-            repeated.length = trips.content.items.reshape(())[()]
+        if trips.is_known:
+            repeated.length = number_of(trips)
     if condition is not None and condition.is_known:
         if not np.asarray(condition.content).reshape(()):
             repeated.length, repeated.trips = 0, None
@@ -302,7 +305,7 @@ def repeat_loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Pa
         repeated.condition = condition
     fixed = repeated.set_apart()
     body = _Body(walk, node, repeated, path)
-    if not body.is_steady:
+    if not body.is_steady and not is_variable(repeated.length):
         unrolled: list[Value] | None = walk.attempt(partial(unroll_loop, walk, node, inputs, path))
         if unrolled is not None:
             return unrolled
@@ -334,7 +337,7 @@ def repeat_scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Pa
     require(all(are_equal(v.shape[:1], scanned[0][0].shape[:1]) for v, _ in scanned), "scans of other lengths")
     fixed = repeated.set_apart()
     body = _Body(walk, node, repeated, path)
-    if not body.is_steady:
+    if not body.is_steady and not is_variable(repeated.length):
         unrolled: list[Value] | None = walk.attempt(partial(unroll_scan, walk, node, inputs, path))
         if unrolled is not None:
             return unrolled

@@ -120,6 +120,32 @@ def test_outputs_on_either_side():
     np.testing.assert_array_equal(found["x"], given["x"])
 
 
+def test_loops_of_searches_need_no_compilation_for_another_count():
+    """As torchvision pastes masks: a trip for each row found, in which something is searched, and results grow."""
+    body = helper.make_graph(
+        [node("Gather", ["g", "i"], ["r"]), node("Greater", ["r", "nothing"], ["is_large"]),
+         node("Compress", ["r", "is_large"], ["large"]), node("ReduceSum", ["large", "zero"], ["sum"], keepdims=1),
+         node("Concat", ["sums", "sum"], ["more"], axis=0), node("Identity", ["go"], ["on"])],
+        "body",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, []),
+         helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("sums", TensorProto.FLOAT, ["k"])],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+         helper.make_tensor_value_info("more", TensorProto.FLOAT, ["k1"])],
+    )  # fmt: skip
+    nodes = [
+        *FOUND, node("Cast", ["zero"], ["nothing"], to=TensorProto.FLOAT), node("Shape", ["rows"], ["shape"]),
+        node("Squeeze", ["shape"], ["trips"]), node("Loop", ["trips", "", "share"], ["y"], body=body),
+    ]  # fmt: skip
+    with gp.onnx.load(make(nodes, ["y"]), fallback=False) as model:
+        for count in (40, 41, 60, 32):
+            given = feeds(count)
+            rows = given["x"][given["mask"]]
+            want = [0.5, *np.where(rows > 0, rows, 0).sum(1)]
+            np.testing.assert_allclose(model.run(given)["y"], want, rtol=1e-5, atol=1e-6)
+        assert data_dependent_of(model).stats().compilations == 1
+
+
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_compress(axis):
     options = {} if axis is None else {"axis": axis}
