@@ -265,6 +265,28 @@ def convolutions(dtype):
     )
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        Node("ReduceMax", ["x"], ["y"], keepdims=1),
+        Node("ReduceSum", ["x", "last"], ["y"], keepdims=1),
+        Node("Softmax", ["x"], ["y"], axis=0),
+        Node("Softmax", ["x"], ["y"], axis=1),
+    ],
+    ids=["all", "rows", "columns", "lines"],
+)
+def test_one_compilation_serves_reductions_of_any_length(engine, node):
+    """However many results make a task."""
+    case = DynamicModel([node], {"x": ("f", "n", "m")}, {"y": 2}, {"last": np.array([1])}, {"n": (2, 5000)})
+    rng = np.random.default_rng(9)
+    with case.load(engine) as model:
+        for n, m in ((3, 5), (4000, 4), (4, 5000), (300, 70), (17, 33), (2, 9000)):
+            arrays = case.arrays({"n": n, "m": m}, rng)
+            with case.load(engine, {"n": n, "m": m}) as fixed:
+                np.testing.assert_array_equal(model.run(arrays)["y"], fixed.run(arrays)["y"])
+        assert model.stats().compilations == 1
+
+
 @pytest.mark.parametrize(("dtype", "mode"), [("f32", "strict"), ("f32", "bf16"), ("bytes", "strict")])
 def test_one_compilation_serves_convolutions_of_all_images(engine, dtype, mode):
     """However many pixels make a task."""

@@ -149,7 +149,7 @@ def _divide(
     return {
         "points": walked, "npoints": npoints, "run": run, "run_stride": run_stride, "outer": outer, "width": width,
         "width_stride": width_strides, "outer_size": outer_size, "by_column": by_column,
-        "tile": _tile(width, count) if by_column else max(1, min(_COLUMNS, _TASK_ELEMENTS // max(count, 1))),
+        "tile": _tile(width, count) if by_column else largest(1, least(_COLUMNS, _TASK_ELEMENTS // largest(count, 1))),
     }  # fmt: skip
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from graphpool._sizes import least
+
 from ..core.call import KernelCall, pack
 from ..core.records import number
 from ..core.spaces import check_strides, normalise_axis, space, split_axes, take_contiguous, without
@@ -48,7 +50,7 @@ def softmax(
         "is_log": is_log, "inf_as_zero": inf_as_zero, "has_stats": stats, "has_program": bool(epilogue),
     }  # fmt: skip
     ntasks = count * -(-width // _COLUMNS) if prod(shape) else 0
-    scratch_nbytes = 4 * shape[axis] * min(width, _COLUMNS)
+    scratch_nbytes = 4 * shape[axis] * least(width, _COLUMNS)
     return pack("f32_softmax", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)
 
 
