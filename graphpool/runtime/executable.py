@@ -233,6 +233,13 @@ class Executable(ResizableForm):
         variable = self.first._variable
         return () if variable is None else variable.conditions
 
+    @property
+    def instance_nbytes(self) -> int:
+        """Memory of the programs of one form for other sizes, this or one to be made; 0 of fixed sizes. Unit: bytes."""
+        if self.is_resized:
+            return self.own_nbytes
+        return 0 if self._variable is None else self._variable.instance_nbytes
+
     # ---- ranges of shapes
 
     @property

@@ -15,7 +15,7 @@ from graphpool.memory._check import out_of_memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LoadRoom", "load_charged", "refused_with"]
+__all__ = ["MOST_BEYOND_NBYTES", "LoadRoom", "load_charged", "refused_with"]
 
 MOST_BEYOND_NBYTES = 8 << 20
 """What a load that is refused may take beyond the limit for a moment, to learn which limit would do. Unit: bytes."""

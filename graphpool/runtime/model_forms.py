@@ -145,6 +145,7 @@ class ModelForms(ModelRun):
         super().__init__(name, inputs, outputs, names, cache, keeper.count, engine.queue, engine.host_budget)
         self._inputs, self._engine = inputs, engine
         self.specialise: Specialise = specialise
+        self._is_inner = getattr(specialise, "is_inner", False)
         self._options, self._weights = options, weights
         self.arguments: dict[str, Any] = {"deciding": self.deciding, "capacity": capacity, "shapes": shapes}
         ranges = ShapeRanges({} if shapes is None else shapes, inputs)
@@ -187,7 +188,7 @@ class ModelForms(ModelRun):
         if self.declared is not None:
             with self.cache.in_use():
                 self.declared.load()
-        if is_compiled_later and not self.memory.forms() and not getattr(self.specialise, "is_inner", False):
+        if is_compiled_later and not self.memory.forms() and not self._is_inner:
             self.memory.hold_until_compiled()
 
     # ---- running
@@ -390,10 +391,16 @@ class ModelForms(ModelRun):
                 made.inner_bound(prepares=True)
                 if not is_planned:  # of those that are it is done when all are there
                     self._settle(made)
-            except BaseException:
+            except BaseException as error:
                 if made is not None:
                     made.close()
-                raise
+                if not isinstance(error, OutOfMemoryError) or variable is None or not self._is_inner:
+                    raise
+                least = error.fields.get("smallest_limit")
+                if least is None:
+                    raise
+                # runs have programs for sizes of their own, which the bound of the model around this one counts
+                raise refused_with(error, least + variable.instance_nbytes) from error
         is_new = stored is None and made.refused is None
         if request is not None and is_new and isinstance(self.specialise, StoredSpecialiser):
             self.specialise.keep(request, made)
@@ -519,8 +526,8 @@ class ModelForms(ModelRun):
             kept_nbytes = form.kept_nbytes + others_nbytes + inner.kept_nbytes
             run_nbytes, opened_nbytes = form.run_nbytes + inner.run_nbytes, form.run_nbytes + inner.opened_nbytes
             programs_nbytes = inner.programs_nbytes
-            if form.is_resized:  # other sizes may ask for another compilation
-                programs_nbytes += form.programs_nbytes
+            if form.instance_nbytes:  # other sizes may ask for another compilation
+                programs_nbytes += form.first.programs_nbytes + form.instance_nbytes
             return inner._replace(
                 kept_nbytes=kept_nbytes, run_nbytes=run_nbytes, opened_nbytes=opened_nbytes,
                 programs_nbytes=programs_nbytes,

@@ -49,7 +49,14 @@ def trees():
     )
 
 
-MODELS = {"folded": folded(), "folded, static": folded(3), "trees": trees()}
+def dequantised():
+    """A product by bytes, for which compilation makes tables."""
+    weights = {"w": RNG.integers(-9, 9, (64, 256), np.int8), "scale": np.float32(0.5)}
+    nodes = [helper.make_node("DequantizeLinear", ["w", "scale"], ["d"]), helper.make_node("MatMul", ["x", "d"], ["y"])]
+    return model_of(nodes, weights)
+
+
+MODELS = {"folded": folded(), "folded, static": folded(3), "trees": trees(), "dequantised": dequantised()}
 
 
 def refusal(model, limit):
@@ -142,7 +149,7 @@ def test_what_is_behind_searches_counts_from_the_first_refusal_on():
     with pytest.raises(gp.OutOfMemoryError) as caught:
         gp.onnx.load(model, threads=1, memory_limit="16MiB")
     alone = caught.value.requested
-    for limit in (alone // 2, alone - 1):
+    for limit in (1, 40_000, alone // 2, alone - 1):
         what, least = refusal(model, limit)
         assert (what, refusal(model, least)) == ("load", None)
         assert alone < least

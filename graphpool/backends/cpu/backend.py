@@ -18,6 +18,7 @@ from ...log import compile_log
 from ...runtime._compiled import CompiledPartition
 from ...runtime._template import Template
 from ...runtime.dynamic_partition import DynamicPartition
+from ...runtime.load_room import MOST_BEYOND_NBYTES
 from ...runtime.primitive import Primitive, ProgramDetails
 from ...runtime.scheduling import SEQUENTIAL, parse_options
 from ...runtime.variable_partition import VariablePartition
@@ -208,7 +209,10 @@ something is dequantised. Unit: bytes."""
 def _check_tables(
     ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], engine: Any
 ) -> None:
-    """Raise OutOfMemoryError where such tables can never fit the engine's budget; nothing was allocated."""
+    """Raise OutOfMemoryError where such tables can never fit the engine's budget; nothing was allocated.
+
+    Small ones are made, so that a form that finds no room is refused with the limit that would do for all of it.
+    """
     found = [op for op in ops if op.kind in _COLUMNS]
     if found and any(op.kind == "Dequantize" for op in ops):
         given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
@@ -217,7 +221,9 @@ def _check_tables(
             if all(0 in (shapes[t.id] or ()) for t in op.outputs):
                 continue  # such ops run nothing
             dims = [sum(shapes[t.id] or ()) for t in (*op.inputs, *op.outputs)]
-            engine.budget.check(_COLUMN_NBYTES * max(map(hint_of, dims)), holder=f"tables of {op.label}")
+            nbytes = _COLUMN_NBYTES * max(map(hint_of, dims))
+            if nbytes > MOST_BEYOND_NBYTES:
+                engine.budget.check(nbytes, holder=f"tables of {op.label}")
 
 
 def make_primitive(
