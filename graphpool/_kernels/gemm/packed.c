@@ -214,7 +214,7 @@ static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows,
     const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
     for (int64_t left = ntiles; left; left--) {
         const int64_t height = (rows + left - 1) / left;
-        if (GP_FETCHES_AHEAD)
+        if (GP_FETCHES_AHEAD && height > GP_WAITING_ROWS)
             gp_sink_ahead(&sink, words, gp_column_panels(column), ntiles - left, ntiles);
         tiles[height - 1][column](words, a.data, a.row, a.col, b, panel_step, &sink);
         rows -= height;
@@ -249,6 +249,7 @@ static void block(const gp_packed_fn (*tiles)[4], int64_t rows, int64_t j, int64
                   gp_words a, const float *b, gp_packed_sink sink)
 {
     const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
+    sink.ahead = n * depth.all * 4 > GP_FAR_NBYTES;
     for (int64_t left = cols; left > 0;) {
         const int panels = gp_streams((rows + ntiles - 1) / ntiles, left);
         const int64_t width = gp_panel_width(j, n), step = gp_min(panels * GP_PANEL, left);
