@@ -6,10 +6,11 @@
 FILE is an ONNX model with named dimensions. A range takes all sizes from the first to before the last, one shape
 each; other named dimensions take the size given, 1 by default. Each shape is run four times, each time on arrays of
 its own, right behind a run of the shape before it, so that threads are awake: the first run less the median of the
-others is what the shape costs. With ``--requests`` each of so many requests has sizes at random from all ranges, and
-is run once: the total without the first one, which loads the model, and how much memory the process holds more than
-after it. onnxruntime runs beside, in turns, where it is installed;
-behind its turns nothing runs until its threads sleep.
+others is what the shape costs. Steps take as long for a new shape but for chance, which in a long run is larger than
+that cost: "outside" is the difference of what lies before the first step and behind the last one, as a trace tells.
+With ``--requests`` each of so many requests has sizes at random from all ranges, and is run once: the total without
+the first one, which loads the model, and how much memory the process holds more than after it. onnxruntime runs
+beside, in turns, where it is installed; behind its turns nothing runs until its threads sleep.
 """
 
 import argparse
@@ -67,12 +68,20 @@ def timed(run, *args):
     return (time.perf_counter() - start) * 1e3
 
 
-def first_and_others(run, arrays, before, times=4):
-    """Milliseconds of the first run of a shape, behind a run on arrays of another, and the median of the others."""
+def timed_parts(run, *args):
+    """Milliseconds of a call, and of what lies before its first step and behind its last one."""
+    with gp.profile.trace() as trace:
+        spent_ms = timed(run, *args)
+    steps_ns = max(step.end_ns for step in trace.steps) - trace.steps[0].start_ns
+    return np.array([spent_ms, spent_ms - steps_ns / 1e6])
+
+
+def first_and_others(run, arrays, before, times=4, clock=timed):
+    """The time of the first run of a shape, behind a run on arrays of another, and the median of the others."""
     copies = [{name: array.copy() for name, array in arrays.items()} for _ in range(times)]
     run(before)
-    first, *others = (timed(run, given) for given in copies)
-    return first, statistics.median(others)
+    first, *others = (clock(run, given) for given in copies)
+    return first, np.median(others, axis=0)
 
 
 def onnxruntime_session(path, threads):
@@ -99,21 +108,23 @@ def measure(path, dims, threads):
             if last is None:
                 compiled_ms, compilations = timed(model.run, arrays), model.stats().compilations
             else:
-                first, work = first_and_others(model.run, arrays, last)
+                first, work = first_and_others(model.run, arrays, last, clock=timed_parts)
                 if model.stats().compilations == compilations:
                     costs.append(first - work)
                 compilations = model.stats().compilations
-                works.append(work)
+                works.append(work[0])
                 if session is not None:
                     peers.append(first_and_others(lambda given: session.run(None, given), arrays, last))
                     time.sleep(SPIN_S)
             last = arrays
+        new_ms, outside_ms = np.median(costs, axis=0).tolist() if costs else (None, None)
         row = {
             "model": model.name,
             "shapes": count,
             "compilations": model.stats().compilations,
             "first_run_ms": compiled_ms,
-            "new_shape_ms": statistics.median(costs) if costs else None,
+            "new_shape_ms": new_ms,
+            "outside_ms": outside_ms,
             "work_ms": statistics.median(works) if works else None,
         }
         if peers:
