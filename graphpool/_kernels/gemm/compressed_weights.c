@@ -92,6 +92,8 @@ GP_DEFINE_KERNEL(f32_matmul_pack_scales)
         float *to = (float *)args[1] + j * p->ngroups;
         for (int64_t g = 0; g < p->ngroups; g++, to += cols)
             gp_load_row((int)p->dtype, to, args[0], g * p->group + j * p->col, p->col, cols);
+        if (j + cols == p->n) /* what is read behind the last panel might be subnormal, which multiplies slowly */
+            memset(to, 0, (size_t)(-p->n & (GP_VL - 1)) * sizeof *to);
     }
 }
 

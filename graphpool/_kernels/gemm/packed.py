@@ -239,8 +239,8 @@ class PackedFormat(MatrixFormat):
 
         `strides`: row and column stride of b, any, swapped for transposed weights; `batch_strides`: one for each axis
         of `batch_shape`, whose matrices are `batch`. Unit: elements. `b_dtype`: of b, where it is not `dtype`: f32
-        becomes bf16, rounded to nearest even; u8 becomes s8, less 128. Every byte is written but the gap between
-        matrices. Cost: one read and one write.
+        becomes bf16, rounded to nearest even; u8 becomes s8, less 128. Every byte is written but, of s8, the gap
+        between matrices. Cost: one read and one write.
 
         Raises
         ------

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.gemm.compressed import BITS, CompressedFormat, Part
+from graphpool._kernels.gemm.packed import lanes_of
 from graphpool._kernels.gemm.post_ops import PostOps
 from graphpool._kernels.gemm.problem import MatmulProblem
 from graphpool._kernels.gemm.requant import Requant
@@ -326,6 +327,9 @@ def test_unpacking_gives_every_number_back(isa, dtype, transposed):
         run_all(weights.pack(part, steps), array, packed)
         run_all(weights.unpack(part, steps), packed, back)
         np.testing.assert_array_equal(back, array)
+        if part == "scales":
+            behind = packed.view(np.float32)[scales.size :]
+            assert not behind[: -n % lanes_of(isa)].any()
 
 
 @pytest.mark.parametrize(
