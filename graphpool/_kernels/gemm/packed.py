@@ -67,6 +67,9 @@ MOST_ROWS, _MOST_AMX_ROWS = 96, 256
 """Rows of a task, without and with tiles, which are faster: enough to hide that a panel comes from L3, few enough to
 share a product among many threads."""
 
+_ROW_NUMBERS = 2**14
+"""Numbers of A or of results up to which a task takes more rows where its products are few: L2 holds them."""
+
 PANEL_ROWS = 12
 """Rows whose products take about the time in which a panel comes from L3, where many threads share that."""
 
@@ -347,6 +350,8 @@ def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: b
     part_words, n, k, panel, dtype = values["part_words"], weights.n, weights.k, weights.panel, weights.dtype
     is_tiled = has_amx(weights.isa) and dtype != "f32"
     most, unit = (_MOST_AMX_ROWS, 2 * _AMX_ROWS) if is_tiled else (MOST_ROWS, TILE_ROWS)
+    narrow, wide = largest(least(n, k), 1), largest(largest(n, k), 1)
+    most = largest(most, least(_LEAST_WORK // (narrow * wide), _ROW_NUMBERS // wide))
     rows = row_block(p.m, most, unit)
 
     def find_cols(rows: int) -> int:
