@@ -1,5 +1,6 @@
 /* Elements by index: rows picked from a tensor (gather), rows put or reduced into one (scatter). */
 #include "core/gp_convert.h"
+#include "move/gp_rows.h"
 
 #include <string.h>
 
@@ -75,6 +76,13 @@ static int64_t row_at(const index_params *p, const void *indices, place at, uint
     return offset;
 }
 
+/* The element of the axis that the first index of a tuple means, which is inside. */
+static inline int64_t inside(const index_params *p, const void *indices, int64_t at)
+{
+    const int64_t i = p->index_dtype == GP_S64 ? ((const int64_t *)indices)[at] : ((const int32_t *)indices)[at];
+    return i + (i >> 63 & p->tuple_dims[0]);
+}
+
 /* Positions that differ along the last axis alone, at most `most`, and how each goes on from the last. */
 static int64_t line_of(const index_params *p, const walker *w, int64_t most, place *step)
 {
@@ -103,24 +111,6 @@ static int is_one_row(const index_params *p, const void *indices, place at, plac
     else
         GP_DIFFER(int32_t);
     return differ == 0;
-}
-
-/* A row; a call of memcpy takes longer than to copy an element. */
-static inline void copy_row(char *to, const char *from, int64_t nbytes)
-{
-    switch (nbytes) {
-    case 1:
-        *to = *from;
-        break;
-    case 4:
-        memcpy(to, from, 4);
-        break;
-    case 8:
-        memcpy(to, from, 8);
-        break;
-    default:
-        memcpy(to, from, (size_t)nbytes);
-    }
 }
 
 /* Whether indices that lie `step` apart are within -dim .. dim - 1: a sign is left of one that is not. */
@@ -268,10 +258,31 @@ static int64_t read_columns(const index_params *p, const void *indices, const wa
 #define GP_AHEAD 8
 #define GP_AHEAD_NBYTES 1024
 
-static void fetch_row(const char *row, int64_t nbytes)
+/* Fetches a row, unless it follows another one so closely that it is fetched without being asked. */
+static inline void fetch_row(const char *row, const char *before, int64_t nbytes)
 {
-    for (int64_t at = 0; at < nbytes && at < GP_AHEAD_NBYTES; at += 64)
-        __builtin_prefetch(row + at);
+    if ((uint64_t)(row - before) > (uint64_t)(2 * GP_AHEAD * nbytes))
+        for (int64_t at = 0; at < nbytes && at < GP_AHEAD_NBYTES; at += 64)
+            __builtin_prefetch(row + at);
+}
+
+/* The rows of a line, of more than 16 bytes, by indices that are all inside. */
+GP_INLINE void read_rows(const index_params *p, const void *indices, place at, place step, int64_t count,
+                         const char *tensor, char *to, const int has_parts)
+{
+    const int64_t nbytes = p->row_nbytes, ahead = GP_AHEAD * step.base;
+    tensor += at.base;
+    for (int64_t i = 0; i < count; i++, to += nbytes, tensor += step.base, at.indices += step.indices) {
+        const char *from = tensor + inside(p, indices, at.indices) * p->tuple_strides[0];
+        if (i + GP_AHEAD < count) {
+            const int64_t next = inside(p, indices, at.indices + GP_AHEAD * step.indices);
+            fetch_row(tensor + ahead + next * p->tuple_strides[0], from, nbytes);
+        }
+        if (has_parts)
+            gp_copy_parts(to, from, nbytes);
+        else
+            gp_copy_rows(to, 0, from, 0, nbytes, 1);
+    }
 }
 
 /* args: src, indices, dst */
@@ -302,15 +313,21 @@ GP_DEFINE_INDEX_KERNEL(any_gather)
             to += count * p->row_nbytes;
             continue;
         }
+        if (p->tuple_size == 1 && p->row_nbytes > 16 && are_inside(p, args[1], at.indices, step.indices, count)) {
+            if (p->row_nbytes > 64 && p->row_nbytes <= GP_SHORT_COPY)
+                read_rows(p, args[1], at, step, count, args[0], to, 1);
+            else
+                read_rows(p, args[1], at, step, count, args[0], to, 0);
+            to += count * p->row_nbytes;
+            continue;
+        }
         for (int64_t i = 0; i < count; i++, to += p->row_nbytes, at.indices += step.indices, at.base += step.base) {
-            const int64_t offset = row_at(p, args[1], at, &outside);
-            if (p->row_nbytes >= 64 && i + GP_AHEAD < count) {
+            const char *from = (const char *)args[0] + row_at(p, args[1], at, &outside);
+            if (i + GP_AHEAD < count) {
                 const place later = {at.indices + GP_AHEAD * step.indices, at.base + GP_AHEAD * step.base};
-                const int64_t next = row_at(p, args[1], later, &ahead);
-                if (next < offset || next - offset > 2 * GP_AHEAD * p->row_nbytes) /* else it is fetched without being asked */
-                    fetch_row((const char *)args[0] + next, p->row_nbytes);
+                fetch_row((const char *)args[0] + row_at(p, args[1], later, &ahead), from, p->row_nbytes);
             }
-            copy_row(to, (const char *)args[0] + offset, p->row_nbytes);
+            gp_copy_rows(to, 0, from, 0, p->row_nbytes, 1);
         }
     }
     return outside != 0;
@@ -380,7 +397,7 @@ GP_DEFINE_INDEX_KERNEL(any_scatter)
         for (int64_t i = 0; i < count; i += nrows, from += nbytes, at.indices += step.indices, at.base += step.base) {
             char *to = (char *)args[2] + row_at(p, args[1], at, &outside);
             if (p->reduction == NONE)
-                copy_row(to, from, nbytes);
+                gp_copy_rows(to, 0, from, 0, nbytes, 1);
             else
                 reduce_row(p->dtype, p->reduction, to, from, nbytes);
         }

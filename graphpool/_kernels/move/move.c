@@ -1,74 +1,5 @@
 /* Kernels that only move elements: strided copy, concatenation, triangles, positions along an axis. */
-#include "core/gp_kernel.h"
-#include "core/gp_vec.h"
-
-/* ---- rows ---- */
-
-/* Bytes of a row up to which parts of 64 take less than a call of memcpy. */
-#define GP_SHORT_COPY 512
-
-/* Rows of n bytes: two moves of `part` bytes each, which meet or overlap. */
-GP_INLINE void copy_twice(char *dst, int64_t dst_pitch, const char *src, int64_t src_pitch, int64_t n, int64_t nrows,
-                          const int64_t part)
-{
-    for (int64_t i = 0; i < nrows; i++, dst += dst_pitch, src += src_pitch) {
-        char first[32], second[32];
-        memcpy(first, src, part);
-        memcpy(second, src + n - part, part);
-        memcpy(dst, first, part);
-        memcpy(dst + n - part, second, part);
-    }
-}
-
-/* 64 bytes. */
-GP_INLINE void copy_part(char *dst, const char *src)
-{
-    gp_vf part[64 / sizeof(gp_vf)];
-    GP_EACH(i, 64 / (int)sizeof(gp_vf))
-        memcpy(&part[i], src + i * sizeof(gp_vf), sizeof(gp_vf));
-    GP_EACH(i, 64 / (int)sizeof(gp_vf))
-        memcpy(dst + i * sizeof(gp_vf), &part[i], sizeof(gp_vf));
-}
-
-/* A row of n bytes by parts, the last one of which may overlap the one before. */
-GP_INLINE void copy_parts(char *dst, const char *src, int64_t n)
-{
-    for (int64_t at = 0; at < n - 64; at += 64)
-        copy_part(dst + at, src + at);
-    copy_part(dst + n - 64, src + n - 64);
-}
-
-/* Rows of n bytes; a call of memcpy for each would take longer than most rows that are short. */
-static void copy_rows(char *dst, int64_t dst_pitch, const char *src, int64_t src_pitch, int64_t n, int64_t nrows)
-{
-    if (n == 0)
-        return;
-    if (n == 4)
-        for (int64_t i = 0; i < nrows; i++)
-            memcpy(dst + i * dst_pitch, src + i * src_pitch, 4);
-    else if (n == 8)
-        for (int64_t i = 0; i < nrows; i++)
-            memcpy(dst + i * dst_pitch, src + i * src_pitch, 8);
-    else if (n == 1)
-        for (int64_t i = 0; i < nrows; i++)
-            dst[i * dst_pitch] = src[i * src_pitch];
-    else if (n < 4)
-        copy_twice(dst, dst_pitch, src, src_pitch, n, nrows, 2);
-    else if (n < 8)
-        copy_twice(dst, dst_pitch, src, src_pitch, n, nrows, 4);
-    else if (n <= 16)
-        copy_twice(dst, dst_pitch, src, src_pitch, n, nrows, 8);
-    else if (n <= 32)
-        copy_twice(dst, dst_pitch, src, src_pitch, n, nrows, 16);
-    else if (n <= 64)
-        copy_twice(dst, dst_pitch, src, src_pitch, n, nrows, 32);
-    else if (n <= GP_SHORT_COPY)
-        for (int64_t i = 0; i < nrows; i++)
-            copy_parts(dst + i * dst_pitch, src + i * src_pitch, n);
-    else
-        for (int64_t i = 0; i < nrows; i++)
-            memcpy(dst + i * dst_pitch, src + i * src_pitch, n);
-}
+#include "move/gp_rows.h"
 
 /* ---- copy: args src, dst ---- */
 
@@ -295,7 +226,7 @@ GP_TURN_BLOCK(uint64_t, 2)
     {                                                                                                                  \
         const int64_t item = sizeof(type);                                                                             \
         if (t->dst0 == item && t->src0 == item)                                                                        \
-            copy_rows(t->dst, t->dst1, t->src, t->src1, t->n0 * item, t->n1);                                          \
+            gp_copy_rows(t->dst, t->dst1, t->src, t->src1, t->n0 * item, t->n1);                                          \
         else if (t->dst0 == item && t->src0 == 0 && (t->n0 > GP_FEW_PLANES || t->src1 != item))                        \
             fill_##type(t);                                                                                            \
         else if (t->dst0 != item || t->src1 != item)                                                                   \
@@ -444,7 +375,7 @@ GP_DEFINE_KERNEL(any_concat)
             const char *src = (const char *)args[k] + row * p->pitches[k];
             char *dst = (char *)args[p->ninputs] + row * p->dst_pitch + start;
             if (src != dst || (nrows > 1 && p->pitches[k] != p->dst_pitch)) /* else it grows in place */
-                copy_rows(dst, p->dst_pitch, src, p->pitches[k], p->ends[k] - start, nrows);
+                gp_copy_rows(dst, p->dst_pitch, src, p->pitches[k], p->ends[k] - start, nrows);
         }
         at = (row + nrows) * p->row_nbytes;
     }

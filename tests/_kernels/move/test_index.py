@@ -35,6 +35,10 @@ def test_gather_along_an_axis(index_dtype, index_type, isa):
         (300, 50, 2),
         (6, 50, 3),
         (6, 50, 4),
+        (3, 50, 5),
+        (3, 50, 20),
+        (3, 50, 33),
+        (2, 50, 300),
     ):
         src = np.arange(outer * dim * inner, dtype=np.uint32).reshape(outer, dim, inner)
         for count in (0, 1, 7, 16, 17, 120):
