@@ -101,12 +101,18 @@ GP_INLINE gp_vf get_scales(const softmax_params *p, gp_vf sums)
     return p->inf_as_zero ? gp_vselect(gp_vequal(sums, zeros), zeros, 1.0f / sums) : 1.0f / sums;
 }
 
+/* A vector of the n elements that are left, -inf behind them. */
+GP_INLINE gp_vf load_or_least(const float *x, int64_t n)
+{
+    return n < GP_VL ? gp_load_part(x, n, -INFINITY) : gp_load(x);
+}
+
 /* Lane by lane the largest elements of a row of n; NaNs are passed over. */
 GP_INLINE gp_vf find_most(const float *x, int64_t n)
 {
     gp_vf most = gp_splat(-INFINITY);
     for (; n > 0; n -= GP_VL, x += GP_VL)
-        most = gp_vmax(n < GP_VL ? gp_load_part(x, n, -INFINITY) : gp_load(x), most);
+        most = gp_vmax(load_or_least(x, n), most);
     return most;
 }
 
@@ -118,7 +124,7 @@ GP_INLINE gp_vf add_exps(const float *x, int64_t n, float shift, const int is_lo
     gp_vf term[4], total = {0};
     GP_EACH(k, nv) {
         const int64_t left = n - k * GP_VL;
-        term[k] = (left < GP_VL ? gp_load_part(x + k * GP_VL, left, -INFINITY) : gp_load(x + k * GP_VL)) - s;
+        term[k] = load_or_least(x + k * GP_VL, left) - s;
         if (is_log)
             gp_store(y + k * GP_VL, term[k]);
     }
@@ -216,6 +222,64 @@ static void tile_exp(const float *x, int64_t n, int64_t stride, int64_t w, const
         }
 }
 
+/* Where rows of w columns, less than a vector, lie one behind the other, GP_VL of them are w whole vectors: these are the
+ * values of the columns in vector number v of all. */
+GP_INLINE gp_vf repeat_columns(const float *columns, int64_t w, int64_t v)
+{
+    float values[GP_VL];
+    for (int64_t k = 0; k < GP_VL; k++)
+        values[k] = columns[(v * GP_VL + k) % w];
+    return gp_load(values);
+}
+
+/* tile_max of n such rows. */
+static void dense_max(const float *x, int64_t n, int64_t w, float *max)
+{
+    for (int64_t j = 0; j < w; j++)
+        max[j] = -INFINITY;
+    for (int64_t v = 0; v < w; v++) {
+        gp_vf most = gp_splat(-INFINITY);
+        for (int64_t i = v * GP_VL; i < n * w; i += w * GP_VL)
+            most = gp_vmax(load_or_least(x + i, n * w - i), most);
+        for (int64_t k = 0; k < GP_VL; k++) {
+            float *column = max + (v * GP_VL + k) % w;
+            *column = most[k] > *column ? most[k] : *column;
+        }
+    }
+}
+
+/* tile_exp of n such rows. */
+static void dense_exp(const float *x, int64_t n, int64_t w, const float *shift, float *y, double *sum)
+{
+    for (int64_t j = 0; j < w; j++)
+        sum[j] = 0;
+    for (int64_t v = 0; v < w; v++) {
+        const gp_vf s = repeat_columns(shift, w, v);
+        for (int64_t i = v * GP_VL; i < n * w;) {
+            const int64_t end = gp_min(n * w, i + GP_COLUMN_ROWS * w * GP_VL);
+            gp_vf part = {0};
+            for (; i < end; i += w * GP_VL) {
+                gp_vf term = load_or_least(x + i, n * w - i) - s;
+                gp_exp_below(&term, 1);
+                gp_store_part(y + i, term, n * w - i);
+                part += term;
+            }
+            for (int64_t k = 0; k < GP_VL; k++)
+                sum[(v * GP_VL + k) % w] += part[k];
+        }
+    }
+}
+
+/* y = x of n such rows, each column times its scale. */
+static void dense_scale(const float *x, int64_t n, int64_t w, const float *scale, float *y)
+{
+    for (int64_t v = 0; v < w; v++) {
+        const gp_vf s = repeat_columns(scale, w, v);
+        for (int64_t i = v * GP_VL; i < n * w; i += w * GP_VL)
+            gp_store_part(y + i, gp_load_some(x + i, n * w - i) * s, n * w - i);
+    }
+}
+
 /* A vector of results from exponentials, or from elements of src where logarithms are asked for. */
 GP_INLINE gp_vf finish_columns(const int is_log, gp_vf term, const float *shift, const float *scale)
 {
@@ -227,13 +291,20 @@ static void softmax_tile(const softmax_params *p, const operands *o, const int64
     const float *x = o->src + at[0];
     float shift[GP_COLUMNS], scale[GP_COLUMNS], row[GP_COLUMNS];
     double sum[GP_COLUMNS];
-    tile_max(x, p->axis, p->axis_stride[0], w, shift);
+    const int is_dense = w < GP_VL && p->axis_stride[0] == w;
+    const int is_stored = is_dense && p->axis_stride[1] == w && p->inner_stride[1] == 1 && o->sink.dst && !p->is_log;
+    is_dense ? dense_max(x, p->axis, w, shift) : tile_max(x, p->axis, p->axis_stride[0], w, shift);
     for (int64_t j = 0; j < w; j++)
         shift[j] = get_shift(p, shift[j]);
-    tile_exp(x, p->axis, p->axis_stride[0], w, shift, exps, sum);
+    if (is_dense)
+        dense_exp(x, p->axis, w, shift, exps, sum);
+    else
+        tile_exp(x, p->axis, p->axis_stride[0], w, shift, exps, sum);
     for (int64_t j = 0; j < w; j++)
         scale[j] = p->is_log ? (float)log(sum[j]) : get_scale(p, sum[j]);
-    for (int64_t i = 0; i < p->axis; i++) {
+    if (is_stored)
+        dense_scale(exps, p->axis, w, scale, o->sink.dst + at[1]);
+    for (int64_t i = 0; i < p->axis && !is_stored; i++) {
         const int64_t offset = at[1] + i * p->axis_stride[1];
         float *y = gp_sink_row(&o->sink, offset, p->inner_stride[1], row);
         const float *from = p->is_log ? x + i * p->axis_stride[0] : exps + i * w;

@@ -11,7 +11,7 @@ from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, uns
 ISAS = _dispatch.isas()
 SHAPES = [((1,), 0), ((7,), 0), ((0, 3), 1), ((3, 0), 1), ((3, 1), 1), ((5, 16), 1), ((4, 1031), 1), ((2, 17, 65), 1),
           ((33, 5), 0), ((2, 3, 5, 7), 1), ((2, 3, 5, 7), -2), ((37, 10), 1), ((33, 17), 1), ((70, 32), 1),
-          ((35, 33), 1), ((17, 4), 1)]  # fmt: skip
+          ((35, 33), 1), ((17, 4), 1), ((2, 1100, 7), 1), ((2, 301, 3), 1)]  # fmt: skip
 
 # x - max is rounded before the exponential, which turns an error of 0.5 ulp of |x - max| <= 16 into one of 8 ulp.
 ULP = 12
