@@ -445,6 +445,16 @@ static int64_t GP_NAME(find_row)(const gp_eltwise *program)
     return 0;
 }
 
+/* Whether a view has one value for each row of `row` elements, so that blocks of one row need not spread it. */
+static int GP_NAME(has_column)(const gp_eltwise *program, int64_t row)
+{
+    const gp_view *views = gp_eltwise_views(program);
+    int found = 0;
+    for (int64_t i = 0; i < program->nviews; i++)
+        found |= views[i].ndim > 1 && views[i].dim[0] == row && views[i].stride[0] == 0;
+    return found && row >= GP_LONG_RUN;
+}
+
 /* Elements of a block: all registers have room in twice `most`, and in `most` those that are no kept ones, of which mostly a
  * group is touched. */
 static int64_t GP_NAME(find_block)(const gp_eltwise *program, int64_t most)
@@ -466,6 +476,7 @@ static void GP_NAME(run)(const gp_eltwise *program, void *const *args, const GP_
     const int64_t block = last - first > GP_LONG_RUN ? GP_NAME(find_block)(program, ROOM) : GP_LONG_RUN;
     const int64_t row = last - first > block ? GP_NAME(find_row)(program) : 0;
     int64_t left = row > 0 ? row - first % row : INT64_MAX; /* of the row */
+    const int is_by_row = GP_NAME(has_column)(program, row);
     GP_NAME(registers) s;
     s.room = room, s.block = block, s.ones = 0;
     for (int64_t i = 0; i < program->nregisters; i++)
@@ -475,7 +486,7 @@ static void GP_NAME(run)(const gp_eltwise *program, void *const *args, const GP_
         if (n < left) {
             left -= n;
         } else {
-            n = left + (n - left) / row * row;
+            n = left + (is_by_row ? 0 : (n - left) / row * row);
             left = row;
         }
         GP_NAME(run_block)(program, args, acc ? acc + (at - first) : NULL, at, n, &s);
