@@ -86,17 +86,19 @@ static void move_pixels(const void *params, const char *src, int64_t count, char
 }
 
 /* The same as find_rows through a staged source, for whole rows of results or a part of one. */
-static void stage_rows(const gp_conv_packed *p, const float *src, int64_t oh, int64_t ow, const pixel_block *block)
+static void stage_rows(const gp_conv_packed *p, const float *src, int64_t od, int64_t oh, int64_t ow,
+                       const pixel_block *block)
 {
     const gp_window *w = &p->window;
     const int64_t cols = gp_min(block->count, w->out[2] - ow), rows = block->count / cols;
-    const int64_t width = gp_extent(w, 2, cols), pixel = p->ic * (int64_t)sizeof *src;
-    const gp_rectangle at = {.oh = oh, .ow = ow, .rows = rows, .cols = cols};
+    const int64_t height = gp_extent(w, 1, rows), width = gp_extent(w, 2, cols), pixel = p->ic * (int64_t)sizeof *src;
+    const gp_rectangle at = {.od = od, .oh = oh, .ow = ow, .rows = rows, .cols = cols};
     gp_stage(&(gp_staging){w, sizeof *src, pixel, 0, move_pixels, p}, (const char *)src, &at, block->room);
     const char **to = block->rows;
     for (int64_t tap = 0; tap < p->taps; tap++)
         for (int64_t y = 0; y < rows; y++) {
-            const int64_t iy = y * w->stride[1] + tap / p->taps_wide * w->dilation[1];
+            const int64_t row = tap / p->taps_wide, plane = row / w->kernel[1];
+            const int64_t iy = plane * height + y * w->stride[1] + row % w->kernel[1] * w->dilation[1];
             const char *from = block->room + (iy * width + tap % p->taps_wide * w->dilation[2]) * pixel;
             for (int64_t x = 0; x < cols; x++)
                 *to++ = from + x * w->stride[2] * pixel;
@@ -111,7 +113,7 @@ static void fill_table(const gp_conv_packed *p, const float *src, const pixel_bl
         const int64_t row = pixel / w->out[2], ow = pixel % w->out[2], last = gp_min(w->out[2], ow + end - pixel);
         const int64_t oh = row % w->out[1], od = row / w->out[1] % w->out[0], n = row / w->out[1] / w->out[0];
         if (p->stage) {
-            stage_rows(p, src + n * w->src_n, oh, ow, block);
+            stage_rows(p, src + n * w->src_n, od, oh, ow, block);
             return;
         }
         find_rows(p, src + n * w->src_n, od, oh, ow, last, block, block->rows + (pixel - block->first));

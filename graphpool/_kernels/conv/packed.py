@@ -9,7 +9,7 @@ filling up, and every layout is a set of strides, so that borders are plain copi
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphpool._dataclasses import dataclass
 from graphpool._sizes import Preference, is_variable, key_of, largest, least
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["F32ConvFormat", "has_lines", "is_staged"]
 
+_Axis: TypeAlias = "tuple[int, tuple[int, ...]]"
+"""Its extent, and its strides on every side."""
+
+_Axes: TypeAlias = "Sequence[_Axis]"
+
 _FEW_CHANNELS = 16
 """Input channels up to which a task stages its source, so that the taps of a row of the kernel are one product.
 
@@ -57,7 +62,7 @@ _PLAIN_PIXELS = 768
 
 def is_staged(in_channels: int, kernel: Sequence[int], dilations: Sequence[int] | None, groups: int = 1) -> bool:
     """Whether tasks stage their source, which may then lie by any strides; else its channels must be contiguous."""
-    has_rows = 0 < len(kernel) < 3 and kernel[-1] > 1 and (dilations is None or dilations[-1] == 1)
+    has_rows = len(kernel) > 0 and kernel[-1] > 1 and (dilations is None or dilations[-1] == 1)
     return in_channels <= _FEW_CHANNELS * groups and has_rows
 
 
@@ -143,21 +148,16 @@ class _Runs:
     def find(cls, batch: int, window: Window, sides: Sequence[tuple[int, ...]], *, stage: bool) -> _Runs:
         """The fewest runs, of the longest lines; `sides` are the strides of dst and of the residual.
 
-        A staged source belongs to one image, and to one row where rows are wide.
+        A staged source belongs to one plane of an image, and to one row where rows are wide.
         """
-        axes, width = list(zip((batch, *window.dst), zip(*sides, strict=True), strict=True)), window.dst[2]
-        if not stage:
-            return cls._split(axes, 0, window)
-        if is_variable(width) and len(_merge(axes[:3])) < 2:
-            return cls._split(axes, 1, window).up_to(_STAGED_PIXELS, width, cls._split(axes, 3, window))
-        return cls._split(axes, 3 if width > _STAGED_PIXELS else 1, window)
+        axes = list(zip((batch, *window.dst), zip(*sides, strict=True), strict=True))
+        found = [cls._split(axes, whole, window) for whole in _whole_axes(axes, stage=stage)]
+        return found[0] if len(found) == 1 else found[0].up_to(_STAGED_PIXELS, window.dst[2], found[1])
 
     @classmethod
-    def _split(cls, axes: Sequence[tuple[int, tuple[int, ...]]], whole: int, window: Window) -> _Runs:
-        """Runs that take so many of the axes (extent, strides on every side) for themselves, as far as they do."""
-        outer, inner = _merge(axes[:whole]), _merge(axes[whole:])
-        if not whole and len(inner) > 2:
-            outer, inner = inner[:1], inner[1:]
+    def _split(cls, axes: _Axes, whole: int, window: Window) -> _Runs:
+        """Runs that take so many of the axes for themselves, as far as they do."""
+        outer, inner = _fold(axes, whole)
         if len(outer) > 1 or len(inner) > 2:
             accepted = "contiguous channels, and pixels in runs of lines that one stride walks each"
             raise UnsupportedError(explain("dst_strides", accepted=accepted, got=window.dst_strides))
@@ -176,9 +176,25 @@ class _Runs:
         )  # fmt: skip
 
 
-def _merge(axes: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...]]]:
-    """The fewest axes of (extent, strides on every side) that walk the same elements in the same order."""
-    merged: list[tuple[int, tuple[int, ...]]] = []
+def _whole_axes(axes: _Axes, *, stage: bool) -> tuple[int, ...]:
+    """How many axes each run takes for itself: where the width varies, for narrow results and for wide ones."""
+    if not stage:
+        return (0,)
+    width = axes[-1][0]
+    if is_variable(width) and len(_merge(axes[:3])) < 2:
+        return (2, 3)
+    return (3 if width > _STAGED_PIXELS else 2,)
+
+
+def _fold(axes: _Axes, whole: int) -> tuple[_Axes, _Axes]:
+    """The axes of runs that take so many for themselves, and those within a run."""
+    outer, inner = _merge(axes[:whole]), _merge(axes[whole:])
+    return (inner[:1], inner[1:]) if not whole and len(inner) > 2 else (outer, inner)
+
+
+def _merge(axes: _Axes) -> list[_Axis]:
+    """The fewest axes that walk the same elements in the same order."""
+    merged: list[_Axis] = []
     for extent, strides in reversed(axes):
         if extent == 1:
             continue
@@ -189,10 +205,16 @@ def _merge(axes: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple
     return merged
 
 
-def has_lines(batch: int, spatial: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether `packed_convolution` can write results by these strides, (n, c, spatial...)."""
-    axes = list(zip((batch, *spatial), ((stride,) for stride in (strides[0], *strides[2:])), strict=True))
-    return strides[1] == 1 and len(_merge(axes)) < 4
+def has_lines(batch: int, spatial: Sequence[int], strides: Sequence[int], *, stage: bool) -> bool:
+    """Whether `F32ConvFormat.convolution` can write results by these strides, (n, c, spatial...).
+
+    `stage`: whether its tasks stage their source.
+    """
+    fill = 3 - len(spatial)
+    shape, steps = (batch, *[1] * fill, *spatial), (strides[0], *[0] * fill, *strides[2:])
+    axes = [(extent, (step,)) for extent, step in zip(shape, steps, strict=True)]
+    folded = [_fold(axes, whole) for whole in _whole_axes(axes, stage=stage)]
+    return strides[1] == 1 and all(len(outer) < 2 and len(inner) < 3 for outer, inner in folded)
 
 
 def _build(

@@ -82,6 +82,15 @@ def check(
 
 CASES = CONV_CASES | {
     "many_taps": {"x": (1, 600, 7, 7), "w": (1, 64, 600, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "few_channels_3d": {
+        "x": (2, 3, 5, 6, 7),
+        "w": (1, 17, 3, 3, 3, 3),
+        "strides": (2, 1, 2),
+        "begin": (1, 0, 1),
+        "end": (1, 2, 1),
+        "dilations": (1, 2, 1),
+    },
+    "few_channels_3d_wide": {"x": (2, 1, 3, 4, 450), "w": (1, 5, 1, 2, 2, 3), "begin": (0, 1, 1), "end": (1, 0, 1)},
     "few_channels_a_group": {"x": (2, 12, 6, 40), "w": (4, 17, 3, 3, 3), "begin": (1, 1), "end": (1, 1)},
 }
 
@@ -206,8 +215,10 @@ def test_results_may_lie_in_lines_with_gaps(isa, case, epilogue):
 
 def test_results_in_lines_of_lines_of_lines_are_refused():
     steps = (10**6, 1, 10**5, 10**3, 64)
-    assert not has_lines(2, (3, 3, 3), steps)
-    assert has_lines(1, (3, 3, 3), steps)
+    assert not has_lines(2, (3, 3, 3), steps, stage=False)
+    assert has_lines(1, (3, 3, 3), steps, stage=False)
+    assert has_lines(1, (3, 3, 3), steps, stage=True)
+    assert not has_lines(1, (3, 3, 500), steps, stage=True)
     with pytest.raises(UnsupportedError, match="lines"):
         convolve_with(
             F32ConvFormat, 2, 32, 32, (3, 3, 3), (1, 1, 1), src_strides=strides_of((2, 32, 3, 3, 3), "NXC"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from graphpool._dataclasses import dataclass, replace
 
 from ...._kernels.conv.overlap import overlap
-from ...._kernels.conv.packed import has_lines
+from ...._kernels.conv.packed import F32ConvFormat, has_lines
 from ...._kernels.conv.problem import ConvProblem, ConvShape
 from ...._kernels.gemm.matmul import matmul
 from ...._kernels.gemm.problem import MatmulProblem
@@ -233,9 +233,12 @@ def _fits(site: ConvSite, weights_format: Phases, image: Value) -> bool:
     strides = image.row_strides(_rows_of(site))
     if strides is None:
         return False
-    views = [_cut(site, image._replace(strides=strides), phase) for phase, *_ in weights_format]
-    axes = site.axes
-    return all(has_lines(v.shape[0], pick(v.shape, axes[2:]), pick(v.strides, axes)) for v in views)
+    image, axes = image._replace(strides=strides), site.axes
+    for phase, own, _ in weights_format:
+        view, stage = _cut(site, image, phase), isinstance(own, F32ConvFormat) and own.is_staged
+        if not has_lines(view.shape[0], pick(view.shape, axes[2:]), pick(view.strides, axes), stage=stage):
+            return False
+    return True
 
 
 def _cut(site: ConvSite, image: Value, phase: Phase) -> Value:

@@ -85,6 +85,13 @@ def test_geometry(engine, name, weights_format):
     assert names.count(*kinds) == np.prod(strides)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 390, 3), (1, 2, 2, 390, 3), (2, 3, 4, 5, 3)], ids=str)
+@pytest.mark.parametrize("strides", [(2, 2), (2, 1), (1, 2)])
+def test_few_channels_whose_results_no_line_walks(engine, shape, strides):
+    ndim = len(shape) - 2
+    run(engine, lambda b: conv_transpose(b, b.input(shape), 5, (3,) * ndim, strides=[*strides, 1][:ndim]))
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_random_geometry(engine, data):
