@@ -209,12 +209,16 @@ def _emit(site: ConvSite, weights: PackedWeights[Phases], place: Value | None) -
     is_early = is_plain_bias(bias)
     sums = lowering.temporary(place.shape, DataType.F32, _rows_of(site))
     if has_gaps:
-        region = Region(lowering, sums.shape, order=site.order)
+        region = Region(lowering, sums.shape, order=_rows_of(site))
         value = region.load_along(bias, axis) if is_early and bias is not None else region.builder.const(0.0)
         region.write(sums, value)
         region.emit("eltwise(fill)")
     _emit_calls(site, weights, FusedPostOps(bias if is_early else None), sums)
     ops = group.ops[weights.folded :]
+    if is_early and not ops:
+        lowering.move(sums, place)
+        return place
+    sums = lowering.dense(sums, DataType.F32, site.order)
     region = Region(lowering, place.shape, order=site.order)
     value = region.load(sums)
     if not is_early and bias is not None:

@@ -92,6 +92,18 @@ def test_few_channels_whose_results_no_line_walks(engine, shape, strides):
     run(engine, lambda b: conv_transpose(b, b.input(shape), 5, (3,) * ndim, strides=[*strides, 1][:ndim]))
 
 
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("later", [(), ("ReLU",), ("Add", "Sigmoid")], ids=str)
+def test_results_that_meet_no_tap_are_the_bias(engine, data_format, bias, later):
+    def build(b):
+        x = b.input((2, 24, 5, 4) if data_format == "NCX" else (2, 5, 4, 24))
+        y = conv_transpose(b, x, 20, (1, 2), bias=bias, strides=[2, 3], data_format=data_format)
+        append(b, y, later, data_format)
+
+    run(engine, build)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_random_geometry(engine, data):
