@@ -22,13 +22,14 @@ from ...runtime.load_room import MOST_BEYOND_NBYTES
 from ...runtime.primitive import Primitive, ProgramDetails
 from ...runtime.scheduling import SEQUENTIAL, parse_options
 from ...runtime.variable_partition import VariablePartition
-from ...typing import LayoutType, PropertyType
+from ...typing import DataType, LayoutType, PropertyType
 from .choices import check_forced
 from .emit.inplace_concat import place_concat_inputs
 from .emit.rules import lower_group
 from .key import structural_key
 from .layout.channels import choose_channels_last
 from .layout.opaque import choose_layout, layout_id_of, opaque_nbytes, strides_of, weight_layout_of
+from .layout.widths import find_wide
 from .lower.lowering import Lowering
 from .match.groups import make_groups
 from .patterns import PATTERNS
@@ -367,6 +368,7 @@ def lower(
     constants = frozenset(tensor.id for tensor in inputs if tensor.property is PropertyType.CONSTANT)
     groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
+    dtypes |= dict.fromkeys(find_wide(ops, groups, dtypes, results), DataType.F32)
     lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath, appends, threads)
     lowering.kinds = {op.id: op.kind for op in ops}
     fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, groups)}

@@ -156,7 +156,7 @@ class _Reader:
 
     def _does(self, op: Op) -> bool:
         """Whether the op is something that the kernel can do next."""
-        if op.outputs[0].dtype is not DataType.F32:
+        if op.outputs[0].dtype not in (DataType.F32, DataType.F16):
             return False
         if op.kind in ("ReLU", "Clamp"):
             return self._add_clamp(*((0.0, math.inf) if op.kind == "ReLU" else (op.attrs["min"], op.attrs["max"])))

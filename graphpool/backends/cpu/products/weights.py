@@ -48,7 +48,7 @@ class PackedWeights(Generic[F]):
         Where they lie: what the cache keeps, what the user has packed, or the weights themselves for kernels that pack
         them.
     bias : Value or None
-        What is added first: packed with the weights where something was folded, else the anchor's own.
+        What is added first: packed with the weights where something was folded or it was no f32, else the anchor's own.
     folded : int
         Ops behind the anchor that were folded into the weights.
     scale : Value or None
@@ -76,11 +76,14 @@ def pack_floats(site: Site, layout: WeightLayout, weights_format: F, outer: int 
     sources = [lowering.value(tensor.id) for tensor in (front.inputs if front else site.op.inputs[1:2])]
     weights = sources[0]
     folded = () if outer is None else find_folded(site)
+    converted = [] if folded else [bias for bias in (own,) if bias is not None and _is_converted(site, bias, count)]
 
     def fill_panels(panels: Value) -> None:
         source = dequantize(lowering, front) if front else lowering.typed(weights)
         if outer is not None and folded:
             source = fold(lowering, folded, source, own, outer, bias_of(panels, nbytes, 0, count)) or source
+        for bias in converted:
+            lowering.move(bias, bias_of(panels, nbytes, 0, count))
         lowering.pack(layout, source, panels)
 
     def restore(emitter: Emitter, panels: Value) -> None:
@@ -88,15 +91,21 @@ def pack_floats(site: Site, layout: WeightLayout, weights_format: F, outer: int 
 
     # what is folded has several sources; what was converted is not what the source was
     is_exact = layout.is_exact(weights.dtype) and not folded and weights.dtype is DataType.F32 and weights.is_whole
+    has_bias = bool(folded or converted)
     panels = lowering.packed_constant(
-        [*sources, *folded_sources(site, folded)],
-        nbytes + (4 * count if folded else 0),
+        [*sources, *folded_sources(site, folded), *converted],
+        nbytes + (4 * count if has_bias else 0),
         fill_panels,
         restore if is_exact else None,
     )
-    if not folded:
+    if not has_bias:
         return PackedWeights(panels, weights_format, own)
     return PackedWeights(panels, weights_format, bias_of(panels, nbytes, 0, count), len(folded))
+
+
+def _is_converted(site: Site, bias: Value, count: int) -> bool:
+    """Whether a bias becomes f32 when the weights are packed: a constant of another type, for each output channel."""
+    return bias.dtype is not DataType.F32 and bias.shape == (count,) and _is_known(site, bias)
 
 
 def dequantize(lowering: Lowering, front: Op) -> Value:
