@@ -26,7 +26,7 @@ from ..errors import OutOfMemoryError, StateError, UnsupportedError, explain
 from ..fork import reset_in_child
 from ..mapped_file import ReadMapping
 from ._handle import ConstantBuffer
-from .identity import digest_of
+from .identity import digest_of_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,7 +79,7 @@ class SealedStore:
         self._name, self._descriptor = name, descriptor
         self._mapping = ReadMapping(descriptor, name.nbytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         index = self._mapping[name.index_offset :]
-        if digest_of(index) != name.digest:
+        if digest_of_text(index) != name.digest:
             raise StateError(explain(f"shared memory graphpool-{name.id} does not hold what its name says"))
         self._places: dict[PackedKey, tuple[int, int]] = pickle.loads(index)  # noqa: S301 - of who made the name
         self._start = np.frombuffer(self._mapping, np.uint8).ctypes.data
@@ -152,7 +152,7 @@ def _write(descriptor: int, contents: Mapping[PackedKey, Any]) -> tuple[int, int
         offset = -(-(offset + view.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
     text = pickle.dumps(index, 5)
     _write_at(descriptor, memoryview(text), offset)
-    return offset + len(text), offset, digest_of(text)
+    return offset + len(text), offset, digest_of_text(text)
 
 
 def _write_at(descriptor: int, view: memoryview, offset: int) -> None:

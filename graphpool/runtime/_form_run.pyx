@@ -14,7 +14,6 @@ from ._program cimport gp_next_serial
 from ._step_call cimport Addresses, StepCall
 
 from collections import deque
-from copy import copy
 
 from numpy import ndarray
 
@@ -418,6 +417,8 @@ cdef class FormRun:
             elif is_own and (places is None or i not in places):
                 results[name] = value
             else:
+                from copy import copy  # not by all who run a model
+
                 results[name] = frame.arrays.call(copy, value)
         return results
 

@@ -9,7 +9,7 @@ from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.typing import parse_nbytes
 
-from .cgroups import LIMITS, MEMBERSHIP, ROOT, group_folders, read_count, used_nbytes
+from .cgroups import LIMITS, MEMBERSHIP, ROOT, group_folders, read_count, text_of, used_nbytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,10 +84,10 @@ def allowed_memory(
     found = [AllowedMemory(_physical_nbytes(), "physical memory", False, resident_nbytes)]
     for version, folder in group_folders("memory", root, membership):
         taken_nbytes = max(used_nbytes(version, folder) or 0, resident_nbytes)
-        for name in LIMITS[version]:
-            nbytes = read_count(folder / name)
+        for file in (f"{folder}/{name}" for name in LIMITS[version]):
+            nbytes = read_count(file)
             if nbytes is not None:
-                found.append(AllowedMemory(nbytes, str(folder / name), True, taken_nbytes))
+                found.append(AllowedMemory(nbytes, file, True, taken_nbytes))
     space = _address_space()
     if space is not None:
         found.append(AllowedMemory(space, "ulimit -v", True, space_nbytes))
@@ -131,11 +131,9 @@ def parse_memory_limit(value: int | str | None) -> MemoryLimit:
 
 def _present(proc: str | Path) -> tuple[int, int]:
     """Address space and resident memory of the process now; 0 where the system does not tell. Unit: bytes."""
-    from pathlib import Path
-
     try:
-        space, resident, *_ = map(int, Path(proc, "self", "statm").read_text().split())
-    except (OSError, ValueError):
+        space, resident, *_ = map(int, text_of(f"{proc}/self/statm").split())
+    except ValueError:
         return 0, 0
     page = os.sysconf("SC_PAGESIZE")
     return space * page, resident * page

@@ -10,7 +10,7 @@ import numpy as np
 from graphpool._dataclasses import dataclass
 from graphpool._version import __version__
 from graphpool.cache import ConstantBuffer, LruCache, fingerprint
-from graphpool.cache.identity import Fingerprint, QuickFingerprint, digest_of, quick_fingerprint
+from graphpool.cache.identity import Fingerprint, QuickFingerprint, digest_of_text, quick_fingerprint
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.fork import cached_property
 from graphpool.mapped_file import MappedFile, ReadMapping
@@ -91,7 +91,7 @@ class ConstantPart:
     @cached_property
     def layout(self) -> str:
         """The key as a name for files, which holds for one version of graphpool."""
-        return f"{__version__}:{digest_of(repr(self.key).encode()).hex()}"
+        return f"{__version__}:{digest_of_text(repr(self.key).encode()).hex()}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import config
 from .._kernels.core._dispatch import isas
-from ..cache.identity import digest_of
+from ..cache.identity import digest_of_text
 from ..schedule.latency import LatencyCache
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def stage_key(streams: Iterable[Sequence[str]], threads: int) -> str:
 
 @lru_cache(maxsize=65536)
 def _digest(signature: str) -> str:
-    return digest_of(signature.encode()).hex()[:24]
+    return digest_of_text(signature.encode()).hex()[:24]
 
 
 def _machine() -> str:

@@ -23,7 +23,6 @@ from .inner_models import InnerModels, is_inner
 from .load_room import refused_with
 from .mapped_reads import MappedReads
 from .model_step import is_plain
-from .open_trips import OpenTrips, TripFacts
 from .resizable_form import ResizableForm
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from .loop import LoopPorts
     from .model_form import Fallback, ModelForm
     from .model_step import ModelStep
+    from .open_trips import OpenTrips, TripFacts
     from .packed_weight import PackedWeight
     from .scheduling import ScheduleOptions
     from .variable_form import VariableForm
@@ -375,6 +375,8 @@ class Executable(ResizableForm):
 
         Goes back by `leave_open`. Raises `OutOfMemoryError` as `resized`.
         """
+        from .open_trips import TripFacts  # and what knows of loops: not by all who run a model
+
         first = self.first
         if not first._trip_facts:
             first._trip_facts = (None if first._variable is None else TripFacts.of(first, ports),)
@@ -405,6 +407,8 @@ class Executable(ResizableForm):
                 self._leave()
         if found is None:
             return None
+        from .open_trips import OpenTrips
+
         try:
             return OpenTrips(facts, found, layout)
         except BaseException:

@@ -8,7 +8,6 @@ from graphpool.errors import UnsupportedError, explain
 
 from ._form_sizes import FormSizes
 from .model_step import ModelStep, settled_tensors
-from .partition_runs import PartitionRuns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .held_states import HeldStates
     from .model_form import ModelForm
+    from .partition_runs import PartitionRuns
     from .scheduling import ScheduleOptions
     from .variable_form import VariableForm
 
@@ -120,6 +120,8 @@ class FormSteps:
 
 def divide(form: ModelForm, options: ScheduleOptions, threads: int) -> PartitionRuns:
     """The partitions of a form."""
+    from .partition_runs import PartitionRuns  # not by those who read forms of a store
+
     return PartitionRuns(form.graph, options.may_be_parallel(threads))
 
 

@@ -11,7 +11,6 @@ from graphpool.memory._check import out_of_memory
 from graphpool.memory.adaptors import Adaptor
 
 from .cgroups import LIMITS, MEMBERSHIP, ROOT, group_folders, read_count, used_nbytes
-from .process_report import report_process, resident_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +35,7 @@ class GroupRoom(Locked):
 
     Parameters
     ----------
-    groups : iterable of (int, Path, str)
+    groups : iterable of (int, str, str)
         Version, folder, and the file that limits.
     blocks : callable
         Address and size of what the engine has taken: of a group's pages only what was written counts.
@@ -46,7 +45,7 @@ class GroupRoom(Locked):
     Threads: safe. Cost: three small files are read for each group.
     """
 
-    def __init__(self, groups: Iterable[tuple[int, Path, str]], blocks: Callable[[], list[tuple[int, int]]]) -> None:
+    def __init__(self, groups: Iterable[tuple[int, str, str]], blocks: Callable[[], list[tuple[int, int]]]) -> None:
         super().__init__()
         self._groups, self._blocks = tuple(groups), blocks
         self._awaited_nbytes = 0
@@ -63,7 +62,7 @@ class GroupRoom(Locked):
             (version, folder, name)
             for version, folder in group_folders("memory", root, membership)
             for name in LIMITS[version]
-            if (read_count(folder / name) or _ENDLESS) < _ENDLESS and used_nbytes(version, folder) is not None
+            if (read_count(f"{folder}/{name}") or _ENDLESS) < _ENDLESS and used_nbytes(version, folder) is not None
         ]
         return cls(found, blocks)
 
@@ -82,17 +81,19 @@ class GroupRoom(Locked):
         """Whether `check` would let so many bytes pass now."""
         return next(self._full(nbytes), None) is None
 
-    def _full(self, nbytes: int) -> Iterator[tuple[Path, int, int]]:
+    def _full(self, nbytes: int) -> Iterator[tuple[str, int, int]]:
         """The groups that have less left: the file, the most that may be taken, and what is."""
         for version, folder, name in self._groups if nbytes >= _LEAST_NBYTES else ():
-            limit, used = read_count(folder / name), used_nbytes(version, folder)
+            limit, used = read_count(f"{folder}/{name}"), used_nbytes(version, folder)
             most = _ENDLESS if limit is None else limit - _MARGIN_NBYTES
             used = self._awaited_nbytes + (used or 0)
             if used + nbytes <= most:
                 continue
+            from .process_report import resident_nbytes  # and a regular expression: not by all who make an engine
+
             used += sum(size - resident_nbytes(address, size) for address, size in self._blocks())
             if used + nbytes > most:
-                yield folder / name, most, used
+                yield f"{folder}/{name}", most, used
 
     @contextmanager
     def taking(self, nbytes: int, who: str) -> Iterator[None]:
@@ -112,9 +113,11 @@ NO_GROUPS = GroupRoom((), list)
 
 
 def _refusal(
-    file: Path, limit: int, used: int, nbytes: int, who: str, blocks: list[tuple[int, int]]
+    file: str, limit: int, used: int, nbytes: int, who: str, blocks: list[tuple[int, int]]
 ) -> OutOfMemoryError:
     """The error, with what the process holds by kind."""
+    from .process_report import report_process
+
     report = report_process({"engine": sum(size for _, size in blocks)}, blocks, True)
     parts = {"this engine" if name == "budget" else name: size for name, size in report.parts.items()}
     error = out_of_memory(

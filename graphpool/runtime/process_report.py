@@ -5,14 +5,16 @@ from __future__ import annotations
 import ctypes
 import mmap
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
 from graphpool.errors import UnsupportedError, explain
 
+from .cgroups import text_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
 __all__ = ["ProcessReport", "report_process", "resident_nbytes"]
 
@@ -109,7 +111,7 @@ class _Mapping:
 
 
 def report_process(
-    holdings: Mapping[str, int], blocks: Iterable[tuple[int, int]], is_budget_exact: bool, proc: Path = Path("/proc")
+    holdings: Mapping[str, int], blocks: Iterable[tuple[int, int]], is_budget_exact: bool, proc: str | Path = "/proc"
 ) -> ProcessReport:
     """Read what the kernel and the C library tell of the process.
 
@@ -121,7 +123,7 @@ def report_process(
         Address and size of memory that it counts, as far as they are known; the rest is taken to be resident.
     is_budget_exact : bool
         Whether all large blocks are among them.
-    proc : Path
+    proc : str or Path
         The folder of processes.
 
     Raises
@@ -131,9 +133,8 @@ def report_process(
     """
     known = list(blocks)
     try:
-        with (proc / "self" / "smaps").open() as file:
+        with open(f"{proc}/self/smaps") as file:  # noqa: PTH123 - workers need no pathlib
             mappings = _read_mappings(file)
-        status = (proc / "self" / "status").read_text()
     except OSError as error:
         message = explain("the system does not tell what the process's memory is", accepted="Linux", got=error)
         raise UnsupportedError(message) from error
@@ -155,7 +156,7 @@ def report_process(
         "heap slack": slack,
     }
     parts["interpreter and caller"] = max(total - sum(parts.values()), 0)
-    found = re.search(r"^VmPTE:\s+(\d+) kB$", status, re.MULTILINE)
+    found = re.search(r"^VmPTE:\s+(\d+) kB$", text_of(f"{proc}/self/status"), re.MULTILINE)
     return ProcessReport(
         total, parts, dict(holdings), sum(m.nbytes for m in files), shared_nbytes,
         int(found[1]) * 1024 if found else 0, in_use is not None, is_budget_exact,

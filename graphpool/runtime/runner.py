@@ -11,7 +11,6 @@ from ._host_call import HostCall
 from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
 from ._trace import clock_ns
-from .inner_calls import TripCalls
 from .inner_models import InnerModels, is_inner
 from .model_step import is_plain
 from .resizable_form import SharesFirst
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .form_constants import FormConstants
     from .form_plan import FormPlan
+    from .inner_calls import TripCalls
     from .model_form import ModelForm
     from .model_step import ModelStep
     from .shared_arenas import SharedArenas
@@ -194,7 +194,7 @@ class Runner(FormRun, SharesFirst):
         """
 
         def run(frame: Frame) -> tuple[int, bool, list[Any]]:
-            with TripCalls(self, frame) as inside:
+            with self._inside(frame) as inside:
                 trips = places.trips(self._form, self._numbers, self._targets, frame, inside.calls)
                 done = trips.run(most, time_ns)
             return done, trips.is_ended, places.states(trips)
@@ -211,12 +211,18 @@ class Runner(FormRun, SharesFirst):
 
         def run(frame: Frame) -> tuple[int, Trips, list[Any]]:
             places.bind(self._form, self._numbers, frame)
-            with TripCalls(self, frame) as inside:
+            with self._inside(frame) as inside:
                 trips = places.trips(self._form, self._numbers, self._targets, frame, inside.calls, sizes)
                 done = trips.run(most, time_ns)
             return done, trips, places.states(trips)
 
         return self.hold(run)
+
+    def _inside(self, frame: Frame) -> TripCalls:
+        """The calls of a frame for all trips."""
+        from .inner_calls import TripCalls  # and loops: not by all who run a model
+
+        return TripCalls(self, frame)
 
     def _run_recorded(self, frame: Frame, recorder: Recorder) -> None:
         """Run and note the host functions; programs record their own steps."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from graphpool._collection import collection_paused
 from graphpool._dataclasses import NamedTuple
 from graphpool.cache import ConstantBuffer, PackedKey, packed_store
-from graphpool.cache.identity import Fingerprint, digest_of
+from graphpool.cache.identity import Fingerprint, digest_of, digest_of_text
 from graphpool.cache.process import open_folder
 from graphpool.cache.sealed_store import SealedName, SealedStore
 from graphpool.errors import InvalidArgumentError, StateError, explain
@@ -139,7 +139,7 @@ class SharedModel:
     def _text(self, store: PackedStore | SealedStore, key: PackedKey) -> memoryview:
         """What can do whatever code can: it is that of which the handle has the digest, or refused."""
         text = self._content(store, key)
-        if digest_of(text) != key.content.digest:
+        if digest_of_text(text) != key.content.digest:
             raise self._is_gone(store)
         return memoryview(text)
 
@@ -233,7 +233,7 @@ def share(model: Model, *, store: PackedStore | str | Path | None = None) -> Sha
     text = pickle.dumps(
         (make, inputs, outputs, pickle.dumps(engine), _Text.of(specialise, arrays), _forms_of(model, arrays))
     )
-    description = _add(arrays, text, "model")
+    description = _add_text(arrays, text, "model")
     contents |= arrays
     kept: PackedStore | SealedStore = SealedStore.make(contents) if chosen is None else _keep(chosen, contents)
     model.use_packed(kept)
@@ -248,7 +248,7 @@ def _forms_of(model: Model, arrays: dict[PackedKey, Any]) -> _Text | None:
     distinct = {id(content): content for *_, own in written for content in own}
     numbers = {key: number for number, key in enumerate(distinct)}
     told = [
-        (pattern, sizes, _add(arrays, data, "text"), tuple([numbers[id(content)] for content in own]))
+        (pattern, sizes, _add_text(arrays, data), tuple([numbers[id(content)] for content in own]))
         for pattern, sizes, data, own in written
     ]
     contents = list(distinct.values())
@@ -272,16 +272,20 @@ class _Text(NamedTuple):
             raw = buffer.raw()
             if raw.nbytes < _LEAST_NBYTES:
                 return True
-            keys.append(_add(arrays, raw, "array"))
+            keys.append(_add(arrays, raw, "array", digest_of(raw)))
             return False
 
-        return cls(_add(arrays, pickle.dumps(content, 5, buffer_callback=keep_out), "text"), keys)
+        return cls(_add_text(arrays, pickle.dumps(content, 5, buffer_callback=keep_out)), keys)
 
 
-def _add(contents: dict[PackedKey, Any], data: Any, what: str) -> PackedKey:
+def _add_text(contents: dict[PackedKey, Any], text: bytes, what: str = "text") -> PackedKey:
+    """The key of a pickle, which is added to contents."""
+    return _add(contents, text, what, digest_of_text(text))
+
+
+def _add(contents: dict[PackedKey, Any], data: Any, what: str, digest: bytes) -> PackedKey:
     """The key of bytes, which are added to contents."""
-    nbytes = memoryview(data).nbytes
-    key = PackedKey(Fingerprint(digest_of(data), "u8", (nbytes,)), what, "any")
+    key = PackedKey(Fingerprint(digest, "u8", (memoryview(data).nbytes,)), what, "any")
     contents[key] = data
     return key
 

@@ -19,7 +19,7 @@ from graphpool._dataclasses import NamedTuple
 from graphpool._kernels.core._dispatch import isas
 from graphpool._sizes import hint_of, is_variable
 from graphpool._version import __version__
-from graphpool.cache.identity import digest_of
+from graphpool.cache.identity import digest_of, digest_of_text
 from graphpool.errors import OutOfMemoryError
 from graphpool.fork import Locked
 from graphpool.graph.backend import are_own_backends
@@ -86,7 +86,7 @@ def _build() -> tuple[str, str]:
                 elif "." not in name and name != "__pycache__" and entry.is_dir():
                     folders.append(entry.path)
     found.sort()
-    return __version__, digest_of(repr(found).encode()).hex()
+    return __version__, digest_of_text(repr(found).encode()).hex()
 
 
 class FormRequest(NamedTuple):

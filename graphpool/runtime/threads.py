@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from .. import config
-from .cgroups import MEMBERSHIP, ROOT, group_folders
+from .cgroups import MEMBERSHIP, ROOT, group_folders, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,25 +33,21 @@ def available_threads() -> int:
 
 def _cgroup_quota(root: str | Path = ROOT, membership: str | Path = MEMBERSHIP) -> float | None:
     """Processors that the control groups grant, or None when they set no limit."""
-    quotas = [
-        _read_v2(folder / "cpu.max") if version == 2 else _read_v1(folder)
+    found = [
+        _processors(text_of(f"{folder}/cpu.max") if version == 2 else _quota_and_period(folder))
         for version, folder in group_folders("cpu", root, membership)
     ]
-    limits = [quota for quota in quotas if quota is not None]
-    return min(limits) if limits else None
+    return min((quota for quota in found if quota is not None), default=None)
 
 
-def _read_v2(file: Path) -> float | None:
+def _quota_and_period(folder: str) -> str:
+    """Of a group of version 1, as version 2 has them in one file."""
+    return " ".join(text_of(f"{folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
+
+
+def _processors(text: str) -> float | None:
     try:
-        quota, period = file.read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
-
-
-def _read_v1(folder: Path) -> float | None:
-    try:
-        quota = int((folder / "cpu.cfs_quota_us").read_text())
-        return None if quota < 0 else quota / int((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError, ZeroDivisionError):
+        quota, period = text.split()
+        return None if quota == "max" or int(quota) < 0 else int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):
         return None

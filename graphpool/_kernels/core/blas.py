@@ -11,7 +11,6 @@ import sys
 import threading
 from importlib import import_module
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
 
 __all__ = ["load_blas"]
 
@@ -37,6 +36,7 @@ def load_blas() -> None:
 
 
 def _load_alone() -> None:
+    from importlib.util import module_from_spec
     from pathlib import Path
 
     scipy = import_module("scipy")
