@@ -260,7 +260,8 @@ class MemoryQueue(Locked):
                 if is_first and self._budget.kept > own_nbytes:
                     self._check_others(nbytes + results_nbytes, results_nbytes, holder)
             charge()
-            if results_nbytes > results.most_nbytes:
+            # for results that never fit nobody keeps room: a stranger's sizes would shut out all other models
+            if results.most_nbytes < results_nbytes <= self._budget.limit - nbytes:
                 is_first, results.most_nbytes = not results.most_nbytes, results_nbytes
                 if is_first:
                     with self._lock:

@@ -33,6 +33,9 @@ VERSION = "1"
 MOST_JSON_NBYTES = 16 << 20
 """Of the JSON part of a request, which takes some ten times as much while it is parsed. Unit: bytes."""
 
+NUMBER_NBYTES = 16
+"""Of a number in JSON, about, while an answer is written."""
+
 _MOST_CONTAINERS = 1 << 17
 """Lists and objects in it: an empty one takes 20 times its text."""
 
@@ -406,7 +409,8 @@ def format_answer(name: str, request: InferRequest, results: Mapping[str, Any]) 
     Raises
     ------
     InvalidArgumentError
-        A result has no form in JSON, such as NaN, and was not asked for as binary data; or is no tensor.
+        A result has no form in JSON, such as NaN, or is as long as no request may be, and was not asked for as binary
+        data; or it is no tensor.
     """
     binary: list[bytes | memoryview] = []
     outputs = []
@@ -449,6 +453,10 @@ def _as_json(name: str, datatype: str, array: Any) -> list[Any]:
     hint = "ask for it with binary_data"
     if datatype in _BINARY_ONLY:
         raise InvalidArgumentError(explain(f"result {name!r} is {datatype}, which JSON has no form for", hint=hint))
+    most = MOST_JSON_NBYTES // NUMBER_NBYTES
+    if array.size > most:
+        what = f"elements of result {name!r} in JSON"
+        raise InvalidArgumentError(explain(what, accepted=f"up to {most}", got=array.size, hint=hint))
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InvalidArgumentError(
             explain(f"result {name!r} has numbers that JSON has not: NaN or infinity", hint=hint)

@@ -36,7 +36,7 @@ from .admission import MOST_HEAD_NBYTES, Admission, BodyTooLargeError, ClientGon
 from .batching import RunQueue, ServedModel
 from .metrics import CONTENT_TYPE_LATEST, Metrics
 from .page import PAGE, POLICY
-from .protocol import VERSION, describe_model, describe_server, format_answer, parse_request
+from .protocol import NUMBER_NBYTES, VERSION, describe_model, describe_server, format_answer, parse_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -60,8 +60,6 @@ _PART_NBYTES = 1 << 18
 """Of an answer, that are handed to the server at once."""
 _SMALL_NBYTES = 1 << 14
 """Of a message that is parsed or written on the event loop, which takes up to 2 ms of it."""
-_NUMBER_NBYTES = 16
-"""Of a number in JSON, about."""
 _UNLIMITED = 1 << 62
 _JSON_LENGTH = "inference-header-content-length"
 _TIMEOUT = "x-request-timeout-ms"
@@ -446,7 +444,7 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 def _nbytes_of(results: Mapping[str, Any]) -> float:
     """About how long results are as JSON; without end for texts and what is no array."""
     is_plain = all(isinstance(array, np.ndarray) and array.dtype != np.object_ for array in results.values())
-    return _NUMBER_NBYTES * sum(array.size for array in results.values()) if is_plain else math.inf
+    return NUMBER_NBYTES * sum(array.size for array in results.values()) if is_plain else math.inf
 
 
 # ---- arguments

@@ -558,6 +558,18 @@ def test_a_run_waits_for_results_that_are_held():
         assert waiting.result()["y"].shape == (8, 64 * KIB)
 
 
+def test_a_run_whose_results_never_fit_shuts_out_no_other_model():
+    sizes = make_model([helper.make_node("ConstantOfShape", ["s"], ["y"])], {"s": np.array([2, 3])}, ["y"])
+    (other, x) = chain(8, 2, 0)
+    options = {"memory_limit": "1MiB", "on_pressure": "wait", "pressure_timeout_s": TIMEOUT_S}
+    with gp.Engine(threads=1, **options) as engine, gp.onnx.load(sizes, engine=engine) as first:
+        first.run({"s": np.array([2, 3])})
+        with pytest.raises(gp.OutOfMemoryError, match="results"):
+            first.run({"s": np.array([KIB, KIB])})
+        with gp.onnx.load(other, engine=engine) as second:
+            assert second.run({"h0": x}).keys()
+
+
 def test_a_pickled_engine_waits_as_the_first_one_does():
     import pickle
 

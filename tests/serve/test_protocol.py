@@ -197,6 +197,9 @@ def test_results_without_a_form_in_json():
         format_answer("m", request, {"y": np.full((1, 3), np.nan, np.float32)})
     with pytest.raises(gp.InvalidArgumentError, match="FP16"):
         format_answer("m", request, {"y": np.zeros((1, 3), np.float16)})
+    many = np.broadcast_to(np.float32(0), (1025, 1024))
+    with pytest.raises(gp.InvalidArgumentError, match="up to 1048576; got: 1049600; ask for it with binary_data"):
+        format_answer("m", request, {"y": many})
 
 
 # ---- random and mutated requests
