@@ -8,10 +8,12 @@ that it maps to in ``status``, and keeps its machine-readable facts as attribute
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+T = TypeVar("T")
 
 __all__ = [
     "BackendError",
@@ -32,6 +34,7 @@ __all__ = [
     "brief",
     "check_choice",
     "check_count",
+    "check_instance",
     "explain",
     "naming_the_extra",
 ]
@@ -71,6 +74,13 @@ def check_count(what: str, value: object, least: int = 1) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
     raise InvalidArgumentError(explain(what, accepted=f"an int of at least {least}", got=brief(value)))
+
+
+def check_instance(what: str, value: object, kind: type[T]) -> T:
+    """The value itself when it is an instance of `kind`; else InvalidArgumentError, which names `what`."""
+    if isinstance(value, kind):
+        return value
+    raise InvalidArgumentError(explain(what, accepted=f"an instance of {kind.__name__}", got=brief(value)))
 
 
 @contextmanager

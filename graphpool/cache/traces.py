@@ -14,6 +14,7 @@ import numpy as np
 
 from graphpool._dataclasses import NamedTuple
 
+from ..csv_rows import write_rows
 from ..drawing import make_figure, size_unit
 from ..errors import InvalidArgumentError, brief, explain
 from ..mapped_file import open_regular
@@ -161,7 +162,7 @@ def read_trace(path: str | Path) -> list[Item]:
     Raises InvalidArgumentError where the file is no CSV in UTF-8, or the header or a line is not of this form, OSError
     where it cannot be opened or is no regular file: a pipe would wait for its writer.
     """
-    with os.fdopen(open_regular(path), newline="", encoding="utf-8") as file:
+    with os.fdopen(open_regular(path), newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file)
         try:
             if next(rows, None) != HEADER:
@@ -197,10 +198,7 @@ def write_trace(path: str | Path, trace: Iterable[Item]) -> None:
     OSError
         The file cannot be written.
     """
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(HEADER)
-        writer.writerows((item.key, item.nbytes, repr(item.cost)) for item in trace)
+    write_rows(path, [HEADER, *[(item.key, item.nbytes, repr(item.cost)) for item in trace]])
 
 
 # ---- several policies at several capacities

@@ -13,6 +13,7 @@ from ..errors import (
     StateError,
     brief,
     check_choice,
+    check_instance,
     explain,
 )
 from ..limits import Limits
@@ -140,8 +141,11 @@ class Graph:
         Source: the format of oneDNN 3.14's graph dump.
         """
         from .dumps.json import read_graph
+        from .dumps.knobs import Knobs
 
-        return read_graph(path, Limits() if limits is None else limits).build(cls, engine_kind, knobs)
+        limits = Limits() if limits is None else check_instance("limits", limits, Limits)
+        knobs = None if knobs is None else check_instance("knobs", knobs, Knobs)
+        return read_graph(path, limits).build(cls, engine_kind, knobs)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to a file from which `from_json` makes an equal one, and which benchdnn reads.

@@ -117,7 +117,7 @@ class LogicalTensor:
                 explain(
                     f"tensor {id}: layout_id belongs to the opaque layout",
                     accepted='layout="opaque" with a layout_id, or neither',
-                    got=f"layout={kind.value!r}, layout_id={layout_id}",
+                    got=f"layout={kind.value!r}, layout_id={brief(layout_id)}",
                 ),
                 tensor_id=id,
             )
@@ -163,12 +163,14 @@ class LogicalTensor:
         fields: dict[str, Any] = {name: getattr(self, name) for name in LogicalTensor.__slots__ if name != "_signature"}
         if "shape" in changes or "layout" in changes:
             fields["strides"] = None
-        if changes.get("layout", "opaque") not in ("opaque", LayoutType.OPAQUE):
+        layout = changes.get("layout", LayoutType.OPAQUE)
+        if not (isinstance(layout, str) and layout == LayoutType.OPAQUE):
             fields["layout_id"] = None
-        if any(changes.get(name, fields[name]) != fields[name] for name in ("dtype", "shape", "property")):
-            fields["value"] = None
-        fields.update(changes)
-        return LogicalTensor(**fields)
+        changed = LogicalTensor(**fields | {"value": None} | changes)
+        if self.value is None or "value" in changes:
+            return changed
+        is_same = all(getattr(changed, name) == fields[name] for name in ("dtype", "shape", "property"))
+        return LogicalTensor(**fields | changes) if is_same else changed
 
     def with_shape(self, shape: tuple[int, ...] | None) -> LogicalTensor:
         """As ``replace(shape=shape)``, faster for a tensor without a value.
@@ -304,8 +306,9 @@ class LogicalTensor:
         Returns
         -------
         is_same : bool
+            False for what is no LogicalTensor.
         """
-        return self._signature[:5] == other._signature[:5]
+        return isinstance(other, LogicalTensor) and self._signature[:5] == other._signature[:5]
 
     def __eq__(self, other: object) -> bool:
         if self is other:

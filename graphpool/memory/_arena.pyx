@@ -12,17 +12,17 @@ from libc.stdint cimport int64_t, uintptr_t
 from graphpool._atomic cimport (
     gp_add, gp_add_within, gp_cas, gp_load, gp_raise_to, gp_store, gp_store_ptr, gp_sub_within)
 from graphpool._finalizing cimport gp_is_finalizing
-from graphpool.memory._gate cimport clock_ns, deadline_after
+from graphpool.memory._gate cimport clock_ns, deadline_after, nanoseconds
 from graphpool.memory._lease cimport Lease
 from graphpool.memory._slots cimport (
     ANY, CREATING, FREE, LEASED, RETIRING, STATES, Chunk, Slot, Slots, next_slot, state_of)
 from graphpool.memory._wait_queue cimport Waiter, WaitQueue
 
 from graphpool._unraisable import report_unraisable
-from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
+from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, check_instance, explain
 from graphpool.fork import reset_in_child
-from graphpool.memory._budget import IDLE_ARENAS
-from graphpool.memory._check import check_request, not_held, out_of_memory
+from graphpool.memory._budget import IDLE_ARENAS, Budget
+from graphpool.memory._check import check_request, check_resource, not_held, out_of_memory
 from graphpool.memory._stats import ArenaStats
 
 cdef extern from "<pthread.h>" nogil:
@@ -88,8 +88,9 @@ cdef class ArenaPool(Slots):
         self, resource, nbytes, *, alignment=64, max_arenas=None, budget=None, timeout_s=None, str name="arena pool",
         keeper=None,
     ):
+        check_resource("resource", resource)
         check_request(nbytes, alignment)
-        if max_arenas is not None and (not isinstance(max_arenas, int) or max_arenas < 1):
+        if max_arenas is not None and (not isinstance(max_arenas, int) or not 0 < max_arenas <= UNLIMITED):
             raise InvalidArgumentError(explain("max_arenas", accepted="an int >= 1, or None", got=repr(max_arenas)))
         if timeout_s is not None:
             self.timeout_ns = deadline_after(timeout_s, -1) - clock_ns()
@@ -100,7 +101,7 @@ cdef class ArenaPool(Slots):
             self.max_arenas = max_arenas
         self.name = name
         if budget is not None:
-            self.budget = budget
+            self.budget = check_instance("budget", budget, Budget)
             self.gate = budget.gate
             self.queue = WaitQueue(self.gate)
             budget.register(self, stage=IDLE_ARENAS, keeper=keeper)
@@ -469,9 +470,14 @@ cdef class ArenaPool(Slots):
         -------
         nbytes : int
             Memory that went back to the resource. Unit: bytes.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A time is no number of at least 0.
         """
-        cdef int64_t now = clock_ns() if now_s is None else <int64_t>(now_s * 1e9)
-        return self._retire(now - <int64_t>(idle_s * 1e9), 0) * self.nbytes
+        cdef int64_t now = clock_ns() if now_s is None else nanoseconds(now_s, "now_s")
+        return self._retire(now - nanoseconds(idle_s, "idle_s"), 0) * self.nbytes
 
     def reclaim(self, nbytes, *, bint takes_reserved=False):
         """Free idle arenas until enough is freed. For budgets.

@@ -6,7 +6,7 @@ import weakref
 from libc.stdint cimport int64_t
 
 from graphpool._atomic cimport gp_add, gp_add_within, gp_load, gp_raise_to, gp_store, gp_sub_within
-from graphpool.memory._gate cimport Gate, clock_ns, deadline_after
+from graphpool.memory._gate cimport Gate, clock_ns, deadline_after, nanoseconds
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.memory._check import MAX_NBYTES, check_request, out_of_memory
@@ -218,20 +218,23 @@ cdef class Budget:
 
         Raises
         ------
+        InvalidArgumentError
+            A size or time is none.
         OutOfMemoryError
             They do not fit. Nothing is counted; what was reclaimed stays reclaimed.
         """
         check_nbytes(nbytes)
+        cdef int64_t wait_ns = nanoseconds(timeout_s, "timeout_s")
         if self._try_charge(nbytes):
             return
-        cdef int64_t deadline = clock_ns() + <int64_t>(timeout_s * 1e9)
+        cdef int64_t deadline = clock_ns() + wait_ns
         cdef int64_t epoch = self.gate.enter()
         try:
             while True:
                 epoch = self.gate.now()
                 if self._try_charge(nbytes) or self._relieve(nbytes):
                     return
-                if timeout_s <= 0 or nbytes > self.limit or not self.gate.wait(epoch, deadline):
+                if wait_ns == 0 or nbytes > self.limit or not self.gate.wait(epoch, deadline):
                     raise self._refuse(nbytes, holder, max(self.in_use - self.reclaimable, 0))
         finally:
             self.gate.leave()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
+from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, brief, explain
 
 MAX_NBYTES = 2**47
 """The largest request that is handed to an operating system: what a 64-bit process can address."""
@@ -15,14 +15,24 @@ def check_request(nbytes: object, alignment: object) -> None:
     OutOfMemoryError beyond what a process can address.
     """
     if not isinstance(nbytes, int) or nbytes < 0:
-        raise InvalidArgumentError(explain("nbytes is not a size", accepted="an int >= 0", got=repr(nbytes)))
+        raise InvalidArgumentError(explain("nbytes is not a size", accepted="an int >= 0", got=brief(nbytes)))
     if not isinstance(alignment, int) or not 0 < alignment <= 2**30 or alignment & (alignment - 1):
         raise InvalidArgumentError(
-            explain("alignment is not usable", accepted="a power of two from 1 to 2**30", got=repr(alignment)),
+            explain("alignment is not usable", accepted="a power of two from 1 to 2**30", got=brief(alignment)),
             alignment=alignment,
         )
     if nbytes > MAX_NBYTES:
         raise out_of_memory(nbytes, in_use=0, limit=MAX_NBYTES, resource="address space")
+
+
+def check_resource(what: str, value: object) -> None:
+    """Refuse what has no allocate and deallocate, naming the argument.
+
+    As isinstance asks it of the protocol, without the 20 us that this takes in Python 3.11.
+    """
+    if not all(callable(getattr(value, name, None)) for name in ("allocate", "deallocate")):
+        got = type(value).__name__
+        raise InvalidArgumentError(explain(what, accepted="an object with allocate and deallocate", got=got))
 
 
 def out_of_memory(
@@ -52,11 +62,12 @@ def out_of_memory(
     )
 
 
-def not_held(resource: str, address: int, nbytes: int) -> StateError:
+def not_held(resource: str, address: object, nbytes: object) -> StateError:
     """The error for giving back what was never given, or was given back already."""
+    place = hex(address) if isinstance(address, int) else brief(address)
     return StateError(
         explain(
-            f"{resource} does not hold {nbytes} bytes at {address:#x}",
+            f"{resource} does not hold {brief(nbytes)} bytes at {place}",
             accepted="exactly what allocate returned, once",
             hint="it was freed twice, or belongs to another resource",
         ),

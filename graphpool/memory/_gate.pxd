@@ -24,4 +24,5 @@ cdef class Gate:
 
 cdef int64_t clock_ns() noexcept nogil
 cdef int64_t coarse_clock_ns() noexcept nogil
+cdef int64_t nanoseconds(seconds, what) except? -2
 cdef int64_t deadline_after(timeout_s, int64_t default_ns) except? -2

@@ -12,7 +12,9 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from graphpool._atomic cimport gp_add, gp_load
 
-from graphpool.errors import InvalidArgumentError, explain
+from numbers import Real
+
+from graphpool.errors import InvalidArgumentError, brief, explain
 
 
 cdef extern from *:
@@ -95,13 +97,18 @@ cdef int64_t coarse_clock_ns() noexcept nogil:
     return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
 
 
+cdef int64_t nanoseconds(seconds, what) except? -2:
+    """A time that a user gave, at most 30 years; InvalidArgumentError, which names `what`, for anything else."""
+    if (type(seconds) is not float and not isinstance(seconds, Real)) or not seconds >= 0:
+        raise InvalidArgumentError(explain(what, accepted="seconds >= 0", got=brief(seconds)))
+    return <int64_t>(min(seconds, 1e9) * 1e9)
+
+
 cdef int64_t deadline_after(timeout_s, int64_t default_ns) except? -2:
     """Monotonic deadline in nanoseconds; -1 is none."""
     if timeout_s is None:
         return default_ns if default_ns < 0 else clock_ns() + default_ns
-    if not timeout_s >= 0:
-        raise InvalidArgumentError(explain("timeout_s is not a time", accepted="seconds >= 0, or None", got=timeout_s))
-    return clock_ns() + <int64_t>(min(timeout_s, 1e9) * 1e9)
+    return clock_ns() + nanoseconds(timeout_s, "timeout_s")
 
 
 cdef class Gate:

@@ -186,7 +186,7 @@ cdef class HostResource:
                 self._live[address] = held
             raise not_held("HostResource", address, nbytes)
         cdef void *start = <void *><uintptr_t>address
-        cdef size_t wanted = max(nbytes, 1)
+        cdef size_t wanted = max(held, 1)
         PyTraceMalloc_Untrack(_DOMAIN, <uintptr_t>start)
         with nogil:
             if wanted >= HUGE_PAGE:

@@ -16,7 +16,7 @@ from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryErro
 
 from ..fork import Locked
 from ._budget import Budget
-from ._check import check_request, not_held, out_of_memory
+from ._check import check_request, check_resource, not_held, out_of_memory
 from ._host import trace, untrace
 from ._stats import AllocationStats
 
@@ -32,11 +32,7 @@ class Adaptor(Locked):
     """What all adaptors share: the upstream, checked once."""
 
     def __init__(self, upstream: MemoryResource) -> None:
-        # what isinstance asks of a protocol, without the 20 us that it takes in Python 3.11
-        if not all(callable(getattr(upstream, name, None)) for name in ("allocate", "deallocate")):
-            raise InvalidArgumentError(
-                explain("upstream", accepted="an object with allocate and deallocate", got=type(upstream).__name__)
-            )
+        check_resource("upstream", upstream)
         super().__init__()
         self.upstream = upstream
 
@@ -121,7 +117,7 @@ class CallbackResource(Locked):
             `free` raised; the address counts as given back.
         """
         with self._lock:
-            if self._live.get(address) != nbytes:
+            if nbytes is None or self._live.get(address) != nbytes:
                 raise not_held("CallbackResource", address, nbytes)
             del self._live[address]
         self._call_free(address)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import TYPE_CHECKING, cast
 
-from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.errors import InvalidArgumentError, StateError, brief, check_instance, explain
 
 from ..fork import Locked
 from ._check import check_request
 from ._host import HostResource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Self
 
     from graphpool.typing import MemoryResource
@@ -43,7 +45,8 @@ class TensorAllocator:
 
     Notes
     -----
-    Ownership: memory of its own, until `free`. Threads: one at a time; use `MemoryGroup.lease` for concurrency.
+    Ownership: memory of its own, until `free`; one that is collected before frees it, with a `ResourceWarning`.
+    Threads: one at a time; use `MemoryGroup.lease` for concurrency.
     Source: Arm Compute Library's TensorAllocator, as a behaviour.
     """
 
@@ -85,9 +88,12 @@ class TensorAllocator:
 
         Raises
         ------
+        InvalidArgumentError
+            It is no group.
         StateError
             Another group does already, or memory is there.
         """
+        check_instance("group", group, MemoryGroup)
         self._check_resizable()
         if self._group not in (None, group):
             raise StateError(explain("the tensor is managed by another group"))
@@ -127,7 +133,7 @@ class TensorAllocator:
         """
         if not isinstance(address, int) or address <= 0 or address % self.alignment:
             raise InvalidArgumentError(
-                explain("imported memory", accepted=f"an address aligned to {self.alignment}", got=repr(address))
+                explain("imported memory", accepted=f"an address aligned to {self.alignment}", got=brief(address))
             )
         self._check_resizable()
         if self._group is not None:
@@ -143,6 +149,14 @@ class TensorAllocator:
     def _check_resizable(self) -> None:
         if not self.is_resizable:
             raise StateError(explain("the tensor has memory already", hint="free it first"))
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "_is_own", False) and not is_finalizing():
+            warnings.warn(f"{self!r} was not freed", ResourceWarning, source=self, stacklevel=2)
+            self.free()
+
+    def __repr__(self) -> str:
+        return f"<TensorAllocator {self.nbytes} bytes>"
 
 
 class GroupLease:
@@ -209,9 +223,12 @@ class MemoryGroup(Locked):
 
         Raises
         ------
+        InvalidArgumentError
+            It is none.
         StateError
             It is managed by another group, has memory already, or its lifetime has begun.
         """
+        check_instance("tensor", tensor, TensorAllocator)
         if self.memory_manager is None:
             return
         tensor.set_associated_memory_group(self)
@@ -287,15 +304,20 @@ class MemoryGroup(Locked):
         StateError
             The group is acquired already; otherwise as `lease`.
         """
+        self._check_free()  # before the wait: what it waits for may be its own
         lease = self.lease(timeout_s)
-        with self._lock:
-            is_taken = self._held is not None
-            if not is_taken:
+        try:
+            with self._lock:
+                self._check_free()
                 self._held = lease
                 for tensor, address in lease.addresses.items():
                     tensor.address = address  # type: ignore[attr-defined]
-        if is_taken:
+        except StateError:
             lease.release()
+            raise
+
+    def _check_free(self) -> None:
+        if self._held is not None:
             raise StateError(explain("the group is acquired already", hint="release it, or use lease() in each thread"))
 
     def release(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass, field
-from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.errors import InvalidArgumentError, StateError, brief, explain
 
 from ..fork import Locked
 from ._arena import ArenaPool
@@ -73,8 +73,8 @@ class _Life:
 class _Recording:
     """An open group: who is active, who has ended, and which blobs wait for an owner, last freed first."""
 
-    active: dict[int, _Life] = field(default_factory=dict)
-    ended: dict[int, _Life] = field(default_factory=dict)
+    active: dict[Hashable, _Life] = field(default_factory=dict)
+    ended: dict[Hashable, _Life] = field(default_factory=dict)
     free_blobs: list[int] = field(default_factory=list)
     blob_count: int = 0
     clock: int = 0
@@ -163,22 +163,23 @@ class LifetimeManager(Locked):
         Parameters
         ----------
         handle : hashable
-            The tensor.
+            The tensor, known by equality.
         group : hashable, optional
             Its group; by default the only one that is open.
 
         Raises
         ------
         InvalidArgumentError
-            `handle` is None.
+            `handle` is None or has no hash.
         StateError
             It has started since the group was last finalised, or no group (or more than one) is open.
         """
-        if handle is None:
-            raise InvalidArgumentError(explain("handle is None", accepted="a tensor"))
+        if handle is None or not _has_hash(handle):
+            accepted = "what has a hash, not None"
+            raise InvalidArgumentError(explain("handle of a tensor", accepted=accepted, got=brief(handle)))
         with self._lock:
             recording = self._recordings[self._open_group(group)]
-            if id(handle) in recording.active or id(handle) in recording.ended:
+            if handle in recording.active or handle in recording.ended:
                 hint = "allocate every managed tensor of the group before one is managed again"
                 raise StateError(explain(f"the lifetime of {handle!r} has started already", hint=hint))
             if recording.free_blobs:
@@ -186,7 +187,7 @@ class LifetimeManager(Locked):
             else:
                 blob = recording.blob_count
                 recording.blob_count += 1
-            recording.active[id(handle)] = _Life(handle, recording.clock, blob)
+            recording.active[handle] = _Life(handle, recording.clock, blob)
             recording.clock += 1
 
     def end_lifetime(self, handle: Hashable, nbytes: int, alignment: int = 0, group: Hashable | None = None) -> None:
@@ -213,12 +214,12 @@ class LifetimeManager(Locked):
         with self._lock:
             key = self._open_group(group)
             recording = self._recordings[key]
-            if id(handle) not in recording.active:
+            if handle not in recording.active:
                 raise StateError(explain(f"the lifetime of {handle!r} has not started"))
-            life = recording.active.pop(id(handle))
+            life = recording.active.pop(handle)
             life.end, life.nbytes, life.alignment = recording.clock, nbytes, alignment
             recording.clock += 1
-            recording.ended[id(handle)] = life
+            recording.ended[handle] = life
             recording.free_blobs.append(life.blob)
             if not recording.active:
                 self._finalize(key, recording)
@@ -343,6 +344,14 @@ class OffsetLifetimeManager(LifetimeManager):
         alignment = max((life.alignment for life in lives), default=0)
         places = {life.handle: life.at(0, packed.offsets[i]) for i, life in enumerate(lives)}
         return (BlobInfo(packed.nbytes, max(alignment, _MIN_ALIGNMENT), len(lives)),), places
+
+
+def _has_hash(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _merge(old: tuple[BlobInfo, ...], new: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:

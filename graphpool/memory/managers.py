@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.errors import InvalidArgumentError, StateError, check_instance, explain
 
 from ..fork import Locked
+from ._budget import Budget
+from .lifetime import LifetimeManager, MemoryPool
 
 if TYPE_CHECKING:
     from typing import Self
 
     from graphpool.typing import MemoryResource
 
-    from ._budget import Budget
     from ._lease import Lease
     from ._stats import ArenaStats
-    from .lifetime import LifetimeManager, MemoryPool
 
 
 class PoolManager(Locked):
@@ -68,9 +68,12 @@ class PoolManager(Locked):
 
         Raises
         ------
+        InvalidArgumentError
+            It is none.
         StateError
             One is registered already, or `close` was called.
         """
+        check_instance("pool", pool, MemoryPool)
         with self._lock:
             self._check_open()
             if self._pool is not None:
@@ -203,7 +206,7 @@ class MemoryManager(Locked):
     Raises
     ------
     InvalidArgumentError
-        There is no lifetime manager.
+        One of them is of another class.
 
     Notes
     -----
@@ -217,8 +220,11 @@ class MemoryManager(Locked):
         *,
         budget: Budget | None = None,
     ) -> None:
-        if lifetime_manager is None:
-            raise InvalidArgumentError(explain("lifetime_manager", accepted="a lifetime manager", got=None))
+        check_instance("lifetime_manager", lifetime_manager, LifetimeManager)
+        if pool_manager is not None:
+            check_instance("pool_manager", pool_manager, PoolManager)
+        if budget is not None:
+            check_instance("budget", budget, Budget)
         super().__init__()
         self.lifetime_manager = lifetime_manager
         self.pool_manager = PoolManager() if pool_manager is None else pool_manager

@@ -1,4 +1,4 @@
-"""An independent judge of memory plans: quadratic, obvious, and sharing no code with the planner."""
+"""An independent judge of memory plans: quadratic, obvious, and sharing no code with what finds them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from graphpool.errors import InvalidArgumentError, brief, explain
 
-from .planner import BufferInfo, MemoryPlan
+from .planner import BufferInfo, MemoryPlan, check_buffers
 
 
 def check_plan(plan: MemoryPlan, buffers: Iterable[BufferInfo], alignment: int = 1) -> None:
@@ -35,6 +35,7 @@ def check_plan(plan: MemoryPlan, buffers: Iterable[BufferInfo], alignment: int =
         raise InvalidArgumentError(explain("check_plan", accepted="a MemoryPlan, then BufferInfos", got=got))
     if not isinstance(alignment, int) or alignment < 1:
         raise InvalidArgumentError(explain("alignment", accepted="an int from 1", got=brief(alignment)))
+    check_buffers(items)
     if {item.id for item in items} != set(plan.offsets):
         raise InvalidArgumentError(explain("the plan is for other buffers"))
     for item in items:

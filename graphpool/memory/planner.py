@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass, replace
-from graphpool.errors import InvalidArgumentError, brief, check_choice, explain
+from graphpool.errors import InvalidArgumentError, brief, check_choice, check_instance, explain
 
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
@@ -135,6 +135,29 @@ class MemoryPlan:
         """``nbytes / lower_bound``; 1.0 is perfect, also when both are zero."""
         return self.nbytes / self.lower_bound if self.lower_bound else 1.0
 
+    def offset_of(self, buffer: BufferInfo) -> int:
+        """The offset of a buffer.
+
+        Parameters
+        ----------
+        buffer : BufferInfo
+            Of those that were planned.
+
+        Returns
+        -------
+        offset : int
+            Unit: bytes.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The plan has no such buffer (field ``id``).
+        """
+        if buffer.id not in self.offsets:
+            message = explain("the plan has no such buffer", accepted="what was planned", got=brief(buffer.id))
+            raise InvalidArgumentError(message, id=buffer.id)
+        return self.offsets[buffer.id]
+
     def _repr_html_(self) -> str:
         """For notebooks."""
         from graphpool.drawing import describe_size
@@ -165,18 +188,17 @@ class MemoryPlan:
         Raises
         ------
         InvalidArgumentError
-            The plan has no such buffer (field ``id``).
+            A buffer is malformed, or the plan does not have it (field ``id``).
         UnsupportedError
             matplotlib is not installed; it comes with the extra ``graphpool[profile]``.
         """
         from graphpool.drawing import Bar, draw_arena
 
         bars = []
-        for buffer in buffers:
-            if buffer.id not in self.offsets:
-                message = explain("the plan has no such buffer", accepted="what was planned", got=brief(buffer.id))
-                raise InvalidArgumentError(message, id=buffer.id)
-            low = self.offsets[buffer.id]
+        items = _as_buffers(buffers)
+        check_buffers(items)
+        for buffer in items:
+            low = self.offset_of(buffer)
             bars += [Bar("", str(buffer.id), *window, low, low + buffer.size) for window in buffer.windows]
         title = f"{len(self.offsets)} buffers planned by {self.method}"
         return draw_arena(bars, self.nbytes, self.lower_bound, title, "time (unit of the lifetimes)")
@@ -238,7 +260,7 @@ def plan(
     Raises
     ------
     InvalidArgumentError
-        A buffer or limit is malformed, an id occurs twice, or fixed buffers overlap.
+        A buffer, a limit or `on_improve` is malformed, an id occurs twice, or fixed buffers overlap.
     OutOfMemoryError
         No plan within `capacity` was found; ``smallest_limit`` is the smallest arena that was.
 
@@ -259,7 +281,7 @@ def plan(
     start = time.perf_counter()
     items = _as_buffers(buffers)
     check_choice("method", method, METHODS)
-    _check_limits(deadline_s, node_limit)
+    _check_limits(deadline_s, capacity, node_limit, on_improve)
     problem = _as_arrays(items, alignment)
     live = _live_sizes(problem)
     bound = _lower_bound(problem, live)
@@ -323,9 +345,15 @@ class Lifetimes:
         return offsets.tolist(), nbytes
 
 
-def _check_limits(deadline_s: float, node_limit: int | None) -> None:
+def _check_limits(
+    deadline_s: float, capacity: int | None, node_limit: int | None, on_improve: Callable[[MemoryPlan], object] | None
+) -> None:
     if not isinstance(deadline_s, int | float) or not deadline_s >= 0:
         raise InvalidArgumentError(explain("deadline_s", accepted="seconds, at least 0", got=brief(deadline_s)))
+    if capacity is not None and (not isinstance(capacity, int) or capacity < 0):
+        raise InvalidArgumentError(explain("capacity", accepted="bytes, at least 0, or None", got=brief(capacity)))
+    if on_improve is not None and not callable(on_improve):
+        raise InvalidArgumentError(explain("on_improve", accepted="a callable, or None", got=brief(on_improve)))
     if node_limit is not None and (not isinstance(node_limit, int) or not 0 < node_limit < 2**62):
         raise InvalidArgumentError(explain("node_limit", accepted="an int from 1, or None", got=brief(node_limit)))
 
@@ -345,12 +373,7 @@ def _as_buffers(given: Iterable[BufferInfo]) -> list[BufferInfo]:
 
 
 def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> Problem:
-    seen: set[Hashable] = set()
-    for item in items:
-        _check_buffer(item)
-        if item.id in seen:
-            raise InvalidArgumentError(explain(f"buffer {item.id!r} occurs twice", accepted="unique ids"))
-        seen.add(item.id)
+    check_buffers(items)
     if not isinstance(alignment, int) or not 0 < alignment <= 2**30:
         raise InvalidArgumentError(explain("alignment", accepted="an int from 1 to 2**30", got=brief(alignment)))
     aligned = [math.lcm(alignment, item.alignment) for item in items]
@@ -372,8 +395,23 @@ def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> Problem:
     )
 
 
+def check_buffers(items: Sequence[BufferInfo]) -> None:
+    """Refuse buffers that have no meaning, and ids that occur twice."""
+    seen: set[Hashable] = set()
+    for item in items:
+        _check_buffer(item)
+        if item.id in seen:
+            raise InvalidArgumentError(explain(f"buffer {item.id!r} occurs twice", accepted="unique ids"))
+        seen.add(item.id)
+
+
 def _check_buffer(item: BufferInfo) -> None:
     """Refuse what has no meaning, naming the buffer."""
+    try:
+        hash(item.id)
+    except TypeError:
+        what = f"id of buffer {brief(item.id)}"
+        raise InvalidArgumentError(explain(what, accepted="what has a hash", got=type(item.id).__name__)) from None
     if not isinstance(item.gaps, tuple) or not all(isinstance(gap, tuple) and len(gap) == 2 for gap in item.gaps):
         what = f"gaps of buffer {item.id!r}"
         raise InvalidArgumentError(explain(what, accepted="a tuple of (int, int)", got=brief(item.gaps)))
@@ -554,17 +592,30 @@ def write_csv(path: str | Path, buffers: Iterable[BufferInfo], plan: MemoryPlan 
         Their ids become text.
     plan : MemoryPlan, optional
         Whose offsets are written in place of fixed ones.
-    """
-    import csv
-    from pathlib import Path
 
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*_REQUIRED, "alignment", "offset", "gaps"])
-        for item in buffers:
-            offset = item.offset if plan is None else plan.offsets[item.id]
-            gaps = " ".join(f"{lower}-{upper}" for lower, upper in item.gaps)
-            writer.writerow([item.id, item.lower, item.upper, item.size, item.alignment, offset, gaps])
+    Raises
+    ------
+    InvalidArgumentError
+        A buffer is malformed, or the plan does not have it. The file stays as it was.
+    OSError
+        The file cannot be written.
+    """
+    from graphpool.csv_rows import write_rows
+
+    items = _as_buffers(buffers)
+    check_buffers(items)
+    offsets = {item.id: item.offset for item in items}
+    if plan is not None:
+        check_instance("plan", plan, MemoryPlan)
+        offsets = {item.id: plan.offset_of(item) for item in items}
+    rows = [
+        [
+            *(item.id, item.lower, item.upper, item.size, item.alignment, offsets[item.id]),
+            " ".join(f"{lower}-{upper}" for lower, upper in item.gaps),
+        ]
+        for item in items
+    ]
+    write_rows(path, [[*_REQUIRED, "alignment", "offset", "gaps"], *rows])
 
 
 def _parse(row: dict[str, str | None], where: str) -> BufferInfo:
@@ -585,5 +636,5 @@ def _parse(row: dict[str, str | None], where: str) -> BufferInfo:
 
 
 def _parse_gap(text: str) -> tuple[int, int]:
-    lower, _, upper = text.partition("-")
-    return int(lower), int(upper)
+    lower, _, upper = text[1:].partition("-")  # the first character may be the sign of a number
+    return int(text[:1] + lower), int(upper)

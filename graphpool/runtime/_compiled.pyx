@@ -17,6 +17,7 @@ from ._tensor cimport Signature, Tensor, signature_of
 import warnings
 
 from . import blas_threads
+from .constant_part import key_of
 from .scheduling import SEQUENTIAL
 from ._program import FIRST_EXTERNAL
 from ._tensor import as_tensors
@@ -343,11 +344,11 @@ cdef class CompiledPartition:
         cdef int64_t nbytes[MAX_PORTS]
         if stream.engine is not self.engine or stream.closed or self.closed:
             self._check_stream(stream)
+        key = None if options is None else key_of(options)
         if outputs is None:
             outputs = [Tensor(lt, self.engine) for lt in self.outputs]
         # tuples of our own: nobody can take a tensor out of them, and so free its memory, while the program runs
         cdef tuple sources = self._bind(inputs, 0, self.ninputs, bases + 2, nbytes)
-        cdef tuple _targets
         if self.host_function is not None:
             self._execute_on_host(sources, outputs, bases + 2, nbytes)
             return outputs
@@ -358,7 +359,7 @@ cdef class CompiledPartition:
             return outputs
         if self.constants is None:
             self.all_constants()
-        acquire(self.constants, sources, None if options is None else options.key, bases, held)
+        acquire(self.constants, sources, key, bases, held)
         try:
             self._run(bases, nbytes, stream, scratchpad)
         finally:
@@ -391,13 +392,13 @@ cdef class CompiledPartition:
         cdef PyObject *held[MAX_PORTS]
         if self.closed:
             raise StateError(explain("the compiled partition is closed", hint="compile the partition again"))
+        key = key_of(options)
         if self.nparts:
             tensors = self._match(as_tensors(inputs), 0, self.ninputs)
             constants = self.all_constants()
             for position in sorted({position for part in constants.parts for position in part.sources}):
                 self._check_tensor(tensors[position], position)
                 (<Tensor>tensors[position])._check_allocated()
-            key = None if options is None else options.key
             constants.bring(tensors, key, None if stream is None else stream.team)
             acquire(constants, tensors, key, bases, held)
             release(constants, held)
@@ -637,9 +638,7 @@ cdef class CompiledPartition:
         return 0 if self.arenas is None else self.arenas.trim()
 
     def close(self):
-        """End the use of the primitive, which keeps the pool for its next user; executions that are running finish
-        first, new ones are refused. Idempotent.
-        """
+        """End the use of the primitive, which keeps its pool; runs under way finish, later ones raise. Idempotent."""
         if not self.closed:
             self.closed = True
             if self.constants is not None and not self.borrows:

@@ -11,7 +11,7 @@ from graphpool._dataclasses import dataclass
 from graphpool._version import __version__
 from graphpool.cache import ConstantBuffer, LruCache, fingerprint
 from graphpool.cache.identity import Fingerprint, QuickFingerprint, digest_of_text, quick_fingerprint
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, check_instance, explain
 from graphpool.fork import cached_property
 from graphpool.mapped_file import MappedFile, ReadMapping
 from graphpool.memory._arrays import texts_nbytes
@@ -121,8 +121,13 @@ class ExecuteOptions:
         try:
             hash(self.key)
         except TypeError as error:
-            message = explain("key of an execution", accepted="a hashable name", got=repr(self.key))
+            message = explain("key of an execution", accepted="a hashable name", got=brief(self.key))
             raise InvalidArgumentError(message) from error
+
+
+def key_of(options: ExecuteOptions | None) -> Hashable:
+    """The key that an execution was given, if any; InvalidArgumentError for what are no options."""
+    return None if options is None else check_instance("options", options, ExecuteOptions).key
 
 
 def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:

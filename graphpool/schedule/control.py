@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass
-from graphpool.errors import ScheduleError, explain
+from graphpool.errors import ScheduleError, brief, check_instance, explain
 
 from .instructions import CURRENT_STREAM, AddEvent, Run, SetStream, StreamBarrier, WaitEvent
+from .schedule import Schedule
 
 if TYPE_CHECKING:
     from .instructions import Instruction
-    from .schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ class _Issuer:
     def _event(self, index: int, instruction: AddEvent | WaitEvent) -> None:
         event_id = _checked_id(instruction.event_id, "event_id", index)
         stream_id = instruction.stream_id
-        stream_id = self.current if stream_id == CURRENT_STREAM else _checked_id(stream_id, "stream_id", index)
+        is_current = isinstance(stream_id, int) and stream_id == CURRENT_STREAM
+        stream_id = self.current if is_current else _checked_id(stream_id, "stream_id", index)
         if isinstance(instruction, AddEvent):
             if event_id in self.events:
                 raise ScheduleError(explain(f"event {event_id} is added twice"), event_id=event_id, index=index)
@@ -82,7 +83,7 @@ class _Issuer:
 
 def _checked_id(value: object, name: str, index: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        message = explain(f"instructions[{index}].{name} is no id", accepted="an int, at least 0", got=repr(value))
+        message = explain(f"instructions[{index}].{name} is no id", accepted="an int, at least 0", got=brief(value))
         raise ScheduleError(message, index=index, **{name: value})
     return value
 
@@ -90,9 +91,10 @@ def _checked_id(value: object, name: str, index: int) -> int:
 def control_tasks(schedule: Schedule) -> list[Task]:
     """The calls and barriers of `schedule` in issue order; what a task is after always has a smaller index.
 
-    Raises ScheduleError for a bad stream or event id, an event added twice or never, a node that runs twice, never, or
-    does not exist.
+    Raises InvalidArgumentError for what is no schedule; ScheduleError for a bad stream or event id, an event added
+    twice or never, a node that runs twice, never, or does not exist.
     """
+    check_instance("schedule", schedule, Schedule)
     issuer = _Issuer()
     for index, instruction in enumerate(schedule.instructions):
         issuer.issue(index, instruction)
@@ -104,8 +106,8 @@ def _check_nodes(schedule: Schedule, tasks: list[Task]) -> None:
     missing = dict.fromkeys(schedule.graph.nodes)
     names, known = schedule.graph.names, set(missing)
     for node in (node for task in tasks for node in task.nodes):
-        if node not in known:
-            raise ScheduleError(explain(f"node {node} runs but is no node of the graph"), node=node)
+        if not isinstance(node, int) or node not in known:
+            raise ScheduleError(explain(f"node {brief(node)} runs but is no node of the graph"), node=node)
         if node not in missing:
             raise ScheduleError(explain(f"node {node} ({names[node]}) runs twice"), node=node)
         del missing[node]

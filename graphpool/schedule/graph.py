@@ -6,12 +6,16 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
+from graphpool.errors import InvalidArgumentError, InvalidGraphError, brief, check_instance, explain
 
 from ..fork import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+
+MAX_NODES = 2**24
+"""Most nodes of a graph: lists are made for every number up to the highest."""
 
 
 class DependencyGraph:
@@ -25,7 +29,7 @@ class DependencyGraph:
     costs : sequence of float, optional
         Time of each node, in one unit of the caller's choice; finite, at least 0. Default: 1 for each node.
     num_nodes : int, optional
-        Number of nodes. Default: the length of `costs`, else the highest number in `edges` plus one.
+        Number of nodes, at most 2**24. Default: the length of `costs`, else the highest number in `edges` plus one.
     names : sequence of str, optional
         Name of each node for messages, traces and plots. Default: ``n0``, ``n1``, ...
 
@@ -67,7 +71,8 @@ class DependencyGraph:
         num_nodes: int | None = None,
         names: Sequence[str] | None = None,
     ) -> None:
-        pairs = [_as_pair(edge) for edge in edges]
+        pairs = [_as_pair(edge) for edge in as_tuple("edges", edges, "pairs of node numbers")]
+        costs = None if costs is None else as_tuple("costs", costs, "numbers")
         count = _node_count(pairs, costs, num_nodes)
         for pair in pairs:
             for node in pair:
@@ -190,18 +195,31 @@ class DependencyGraph:
         )
 
 
+def check_graph(graph: object) -> None:
+    """Raise `InvalidArgumentError` unless this is a graph."""
+    check_instance("graph", graph, DependencyGraph)
+
+
+def as_tuple(what: str, values: Any, accepted: str) -> tuple[Any, ...]:
+    """All that can be iterated over; InvalidArgumentError for what cannot."""
+    try:
+        return tuple(values)
+    except TypeError:
+        raise InvalidArgumentError(explain(what, accepted=f"a sequence of {accepted}", got=brief(values))) from None
+
+
 def as_costs(costs: Sequence[float] | None, count: int, what: str = "costs") -> tuple[float, ...]:
     """One finite, non-negative number for each of `count` nodes; ones when `costs` is None."""
     if costs is None:
         return (1,) * count
-    values = tuple(costs)
+    values = as_tuple(what, costs, "numbers")
     if len(values) != count:
         raise InvalidArgumentError(
             explain(f"{what} of wrong length", accepted=count, got=len(values)), length=len(values)
         )
     for node, cost in enumerate(values):
         if not _is_cost(cost):
-            message = explain(f"{what}[{node}] is no cost", accepted="a finite number, at least 0", got=repr(cost))
+            message = explain(f"{what}[{node}] is no cost", accepted="a finite number, at least 0", got=brief(cost))
             raise InvalidArgumentError(message, node=node, cost=cost)
     return values
 
@@ -209,7 +227,7 @@ def as_costs(costs: Sequence[float] | None, count: int, what: str = "costs") -> 
 def _is_cost(cost: object) -> bool:
     try:
         return 0 <= cost < math.inf  # type: ignore[operator]
-    except TypeError:
+    except (TypeError, ValueError):
         return False
 
 
@@ -217,7 +235,7 @@ def _as_pair(edge: Any) -> tuple[int, int]:
     try:
         producer, consumer = map(operator.index, edge)
     except (TypeError, ValueError):
-        message = explain("not an edge", accepted="a pair of node numbers (producer, consumer)", got=repr(edge))
+        message = explain("not an edge", accepted="a pair of node numbers (producer, consumer)", got=brief(edge))
         raise InvalidArgumentError(message, edge=edge) from None
     if producer == consumer:
         hint = "an operation cannot read its own result"
@@ -234,9 +252,9 @@ def _as_node(node: Any, what: str, count: int) -> int:
 
 def _node_count(pairs: list[tuple[int, int]], costs: Sequence[float] | None, num_nodes: int | None) -> int:
     if num_nodes is None:
-        return len(costs) if costs is not None else 1 + max((max(pair) for pair in pairs), default=-1)
-    if not isinstance(num_nodes, int) or num_nodes < 0:
-        message = explain("num_nodes is no count", accepted="an int, at least 0", got=repr(num_nodes))
+        num_nodes = len(costs) if costs is not None else 1 + max((max(pair) for pair in pairs), default=-1)
+    if not isinstance(num_nodes, int) or not 0 <= num_nodes <= MAX_NODES:
+        message = explain("num_nodes is no count", accepted=f"an int from 0 to {MAX_NODES}", got=brief(num_nodes))
         raise InvalidArgumentError(message, num_nodes=num_nodes)
     return num_nodes
 
@@ -244,9 +262,10 @@ def _node_count(pairs: list[tuple[int, int]], costs: Sequence[float] | None, num
 def _as_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"n{v}" for v in range(count))
-    if len(names) != count:
-        raise InvalidArgumentError(explain("names of wrong length", accepted=count, got=len(names)), length=len(names))
-    return tuple(names)
+    found = as_tuple("names", names, "strings")
+    if len(found) != count:
+        raise InvalidArgumentError(explain("names of wrong length", accepted=count, got=len(found)), length=len(found))
+    return found
 
 
 def _adjacency(edges: Iterable[tuple[int, int]], count: int) -> tuple[tuple[int, ...], ...]:

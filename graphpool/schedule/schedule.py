@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass, field
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 
 from ..fork import cached_property
+from .graph import DependencyGraph, as_tuple, check_graph
 from .instructions import AddEvent, Instruction, Run, SetStream, StreamBarrier, WaitEvent
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from .graph import DependencyGraph
     from .simulation import Simulation
 
 
@@ -39,7 +39,7 @@ class Schedule:
     Raises
     ------
     InvalidArgumentError
-        An entry of `instructions` is no instruction.
+        `graph` is no graph, or an entry of `instructions` no instruction, or a malformed one.
 
     Notes
     -----
@@ -54,12 +54,16 @@ class Schedule:
     merged_costs: Mapping[tuple[int, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "instructions", tuple(self.instructions))
+        check_graph(self.graph)
+        object.__setattr__(self, "instructions", as_tuple("instructions", self.instructions, "instructions"))
         for index, instruction in enumerate(self.instructions):
             if not isinstance(instruction, Instruction):
                 accepted = "SetStream, Run, AddEvent, WaitEvent or StreamBarrier"
-                message = explain(f"instructions[{index}] is no instruction", accepted=accepted, got=repr(instruction))
+                message = explain(f"instructions[{index}] is no instruction", accepted=accepted, got=brief(instruction))
                 raise InvalidArgumentError(message, index=index)
+            if isinstance(instruction, Run) and not isinstance(instruction.merged, tuple):
+                what, got = f"instructions[{index}].merged", brief(instruction.merged)
+                raise InvalidArgumentError(explain(what, accepted="a tuple of node numbers", got=got), index=index)
 
     @cached_property
     def _nodes_by_stream(self) -> dict[int, list[int]]:

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from graphpool._dataclasses import dataclass
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 
 from .control import Task, control_tasks
 from .graph import as_costs
@@ -107,6 +107,7 @@ def simulate(
     `threads`, times the number of streams. Source: discrete events; bandwidth by max-min fair shares after the roofline
     model; helping threads as malleable tasks (Turek, Wolf, Yu, 1992).
     """
+    tasks = control_tasks(schedule)
     count = schedule.graph.num_nodes
     node_costs = schedule.graph.costs if costs is None else as_costs(costs, count)
     _check_positive("event_cost", event_cost, zero=True)
@@ -114,7 +115,6 @@ def simulate(
         raise InvalidArgumentError(explain("nbytes and bandwidth go together", got="one of them"))
     if bandwidth is not None:
         _check_positive("bandwidth", bandwidth)
-    tasks = control_tasks(schedule)
     task_costs = [_task_cost(schedule, task, node_costs) for task in tasks]
     moved = as_costs(nbytes, count, "nbytes") if nbytes is not None else (0,) * count
     demands = [sum(moved[v] for v in t.nodes) / c if c else 0.0 for t, c in zip(tasks, task_costs, strict=True)]
@@ -150,11 +150,12 @@ def roofline_cost(flops: float, nbytes: float, peak_flops: float, bandwidth: flo
 def _check_positive(name: str, value: float, zero: bool = False) -> None:
     try:
         good = 0 <= value < math.inf and (zero or value > 0)
-    except TypeError:
+    except (TypeError, ValueError):
         good = False
     if not good:
         accepted = "a finite number, " + ("at least 0" if zero else "above 0")
-        raise InvalidArgumentError(explain(f"{name} out of range", accepted=accepted, got=repr(value)), **{name: value})
+        got = brief(value)
+        raise InvalidArgumentError(explain(f"{name} out of range", accepted=accepted, got=got), **{name: value})
 
 
 def _task_cost(schedule: Schedule, task: Task, costs: Sequence[float]) -> float:

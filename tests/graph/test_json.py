@@ -167,6 +167,16 @@ def test_malformed_bytes(tmp_path, raw):
         gp.Graph.from_json(tmp_path / "a.json")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"limits": 3}, "limits; accepted: an instance of Limits"), ({"knobs": "x"}, "knobs; accepted: an instance of"),
+     ({"engine_kind": ""}, "engine kind")],
+)  # fmt: skip
+def test_wrong_options_are_named(tmp_path, options, message):
+    with pytest.raises(gp.InvalidArgumentError, match=message):
+        gp.Graph.from_json(changed(tmp_path, lambda _: None), **options)
+
+
 def test_long_file_is_not_read(tmp_path):
     with (tmp_path / "a.json").open("wb") as file:
         file.truncate(gp.Limits().file_nbytes + 1)

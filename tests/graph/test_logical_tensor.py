@@ -111,6 +111,10 @@ def test_is_immutable():
     assert lt.shape == (2,)
 
 
+def test_nothing_else_has_the_content_type_of_a_tensor():
+    assert not gp.LogicalTensor(0, "f32", (2,)).has_same_content_type(None)
+
+
 def test_replace_keeps_the_rest():
     lt = gp.LogicalTensor(4, "f32", (2, 3), strides=(8, 1), property="constant")
     assert lt.replace(id=5).strides == (8, 1)
@@ -119,6 +123,8 @@ def test_replace_keeps_the_rest():
     assert (half.value, half.replace(id=6, shape=(1,)).value) == (0.5, 0.5)
     assert half.replace(shape=(4,)).value is half.replace(property="undef").value is None
     assert half.replace(dtype="s8").value is None
+    assert half.replace(shape=[1], dtype=np.float32, property="constant").value == 0.5
+    assert lt.replace(shape=np.array([4, 3])).shape == (4, 3)
     opaque = lt.replace(layout="opaque", layout_id=17)
     assert opaque.nbytes == 2 * 64
     assert opaque.replace(layout="strided").layout_id is None

@@ -62,11 +62,32 @@ def test_leases_held_together_have_arenas_of_their_own(host):
 
 @pytest.mark.parametrize(
     "options",
-    [{"nbytes": -1}, {"nbytes": 1.5}, {"alignment": 3}, {"max_arenas": 0}, {"max_arenas": "2"}, {"timeout_s": -1}],
+    [
+        {"nbytes": -1},
+        {"nbytes": 1.5},
+        {"alignment": 3},
+        {"max_arenas": 0},
+        {"max_arenas": "2"},
+        {"timeout_s": -1},
+        {"timeout_s": "1"},
+        {"timeout_s": float("nan")},
+        {"max_arenas": 2**63},
+        {"budget": 100},
+        {"resource": None},
+    ],
 )
 def test_refuses_what_makes_no_sense(host, options):
     with pytest.raises(InvalidArgumentError):
-        ArenaPool(host, **({"nbytes": 64} | options))
+        ArenaPool(**({"resource": host, "nbytes": 64} | options))
+
+
+@pytest.mark.parametrize("idle_s", [-1, float("nan"), "1", None])
+def test_trim_refuses_what_is_no_time(host, idle_s):
+    with ArenaPool(host, 64) as pool:
+        pool.lease().release()
+        with pytest.raises(InvalidArgumentError, match="idle_s; accepted: seconds"):
+            pool.trim(idle_s)
+        assert (pool.trim(float("inf")), pool.trim(10**400), pool.trim()) == (0, 0, 64)
 
 
 def test_a_pool_that_was_never_initialised_is_harmless():

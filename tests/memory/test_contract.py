@@ -106,7 +106,7 @@ def test_refuses_a_second_free(resource, host):
 
 def test_refuses_foreign_addresses_and_wrong_sizes(resource, host):
     address = resource.allocate(100)
-    for wrong in ((address + 64, 100), (address, 99), (0, 100)):
+    for wrong in ((address + 64, 100), (address, 99), (0, 100), (None, 100), (1.5, 100), (address, None), (1, None)):
         with pytest.raises(StateError):
             resource.deallocate(*wrong)
     assert host.nbytes == 100

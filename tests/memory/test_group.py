@@ -215,3 +215,40 @@ def test_an_allocation_that_fails_leaves_the_tensor_resizable():
     with pytest.raises(OutOfMemoryError):
         tensor.allocate()
     assert (tensor.is_resizable, tensor.address) == (True, None)
+
+
+def test_a_second_acquire_is_refused_without_waiting_for_the_first(manager):
+    group, tensor = MemoryGroup(manager), TensorAllocator(100)
+    group.manage(tensor)
+    tensor.allocate()
+    manager.populate(HostResource(), 1)
+    with group, pytest.raises(StateError, match="acquired already"):
+        group.acquire()
+    with group:
+        assert tensor.address
+
+
+def test_memory_of_a_tensor_that_is_collected_goes_back():
+    host = HostResource()
+    tensor = TensorAllocator(1000, resource=host)
+    tensor.allocate()
+    with pytest.warns(ResourceWarning, match="TensorAllocator 1000 bytes> was not freed"):
+        del tensor
+    assert host.nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda manager: MemoryGroup(manager).manage("tensor"), "tensor; accepted: an instance of TensorAllocator"),
+        (lambda _: TensorAllocator(8).set_associated_memory_group("g"), "group; accepted: an instance of MemoryGroup"),
+        (lambda manager: manager.populate("host"), "resource; accepted: an object with allocate and deallocate"),
+        (lambda manager: manager.pool_manager.register_pool("pool"), "pool; accepted: an instance of MemoryPool"),
+        (lambda _: MemoryManagerOnDemand("lifetimes"), "lifetime_manager; accepted: an instance of LifetimeManager"),
+        (lambda _: MemoryManagerOnDemand(OffsetLifetimeManager(), 3), "pool_manager; accepted: an instance of PoolM"),
+        (lambda _: MemoryManagerOnDemand(OffsetLifetimeManager(), budget=3), "budget; accepted: an instance of Budg"),
+    ],
+)
+def test_what_is_no_part_of_memory_management_is_named(manager, call, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        call(manager)

@@ -22,6 +22,28 @@ def record(manager, group, steps):
             manager.end_lifetime(*step, group)
 
 
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_handles_are_known_by_equality(manager):
+    manager = manager()
+    manager.register_group("g")
+    manager.start_lifetime((1, int("2")))
+    with pytest.raises(StateError, match="has started already"):
+        manager.start_lifetime((1, int("2")))
+    manager.end_lifetime((1, int("2")), 100)
+    assert list(manager.places("g")) == [(1, 2)]
+
+
+@pytest.mark.parametrize("handle", [None, [], ([],)])
+def test_handles_without_a_hash_are_refused_at_once(handle):
+    manager = OffsetLifetimeManager()
+    manager.register_group("g")
+    with pytest.raises(InvalidArgumentError, match="handle of a tensor"):
+        manager.start_lifetime(handle)
+    assert manager.is_finalized("other")
+    record(manager, "g", ["a", ("a", 8, 0)])
+    assert manager.are_all_finalized()
+
+
 def test_memory_group_register():
     """ACL UNIT/LifetimeManager MemoryGroupRegister."""
     manager = BlobLifetimeManager()

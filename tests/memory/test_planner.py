@@ -145,6 +145,17 @@ def test_fixed_buffers_that_overlap_are_refused():
         plan([BufferInfo("a", 0, 2, 65, offset=0), BufferInfo("b", 1, 3, 1, offset=64)])
 
 
+@pytest.mark.parametrize("limit", [{"capacity": "1MiB"}, {"capacity": -1}, {"capacity": 1.5}, {"on_improve": 3}])
+def test_malformed_limits_are_named(limit):
+    with pytest.raises(InvalidArgumentError, match=f"{next(iter(limit))}; accepted"):
+        plan([BufferInfo("a", 0, 1, 1)], **limit)
+
+
+def test_ids_have_a_hash():
+    with pytest.raises(InvalidArgumentError, match=r"id of buffer \[1\]; accepted: what has a hash; got: list"):
+        plan([BufferInfo([1], 0, 1, 1)])
+
+
 def test_a_capacity_that_is_too_small_is_out_of_memory():
     buffers = [BufferInfo("a", 0, 2, 100), BufferInfo("b", 0, 2, 100)]
     with pytest.raises(OutOfMemoryError) as caught:

@@ -342,6 +342,15 @@ def test_a_key_is_no_version(engine, cache):
         gp.ExecuteOptions(key=[1])
 
 
+def test_a_key_alone_is_no_options(engine):
+    with Job(engine) as job, gp.Stream(engine) as stream:
+        inputs = [job.source, job.tensor(weights())]
+        with pytest.raises(gp.InvalidArgumentError, match="options; accepted: an instance of ExecuteOptions; got: 7"):
+            job.compiled.execute(stream, inputs, options=7)
+        with pytest.raises(gp.InvalidArgumentError, match="options; accepted: an instance of ExecuteOptions; got: 7"):
+            job.compiled.prepare(inputs, options=7)
+
+
 def test_more_contents_than_names_are_kept(engine, cache):
     w = weights()
     with Job(engine) as job:

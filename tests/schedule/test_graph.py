@@ -120,6 +120,12 @@ def test_unknown_nodes(edges, kwargs):
         ([], {"num_nodes": 2.0}),
         ([(0, 1)], {"costs": [1], "num_nodes": 2}),
         ([(0, 1)], {"names": ["a"]}),
+        ([(0, 1)], {"names": 3}),
+        ([(0, 1)], {"costs": 3}),
+        ([(0, 1)], {"costs": [np.ones(2), 1]}),
+        (None, {}),
+        ([(0, 2**63)], {}),
+        ([], {"num_nodes": 2**24 + 1}),
     ],
 )
 def test_malformed_arguments(edges, kwargs):

@@ -2,8 +2,23 @@ import sys
 
 import pytest
 
-from graphpool.errors import InvalidArgumentError, UnsupportedError
-from graphpool.schedule import DependencyGraph, Run, Schedule, SetStream, asap, list_schedule, simulate, wavefront
+from graphpool.errors import InvalidArgumentError, ScheduleError, UnsupportedError
+from graphpool.schedule import (
+    DependencyGraph,
+    Run,
+    Schedule,
+    SetStream,
+    asap,
+    auto,
+    fold,
+    ios,
+    list_schedule,
+    nimble,
+    sequential,
+    simulate,
+    verify,
+    wavefront,
+)
 from tests.cases.schedule_graphs import GOLDEN, parse
 
 FORK = DependencyGraph([(0, 1), (0, 2), (1, 3), (2, 3)], [1, 3, 5, 2], names=["stem", "left", "right", "cat"])
@@ -46,6 +61,43 @@ def test_only_instructions_are_taken(bad):
     with pytest.raises(InvalidArgumentError, match=r"instructions\[1\]") as caught:
         Schedule(FORK, [Run(0), bad])
     assert caught.value.index == 1
+
+
+@pytest.mark.parametrize("merged", [None, [1], 1])
+def test_merged_nodes_are_a_tuple(merged):
+    with pytest.raises(InvalidArgumentError, match=r"instructions\[0\].merged"):
+        Schedule(FORK, [Run(0, merged)])
+
+
+@pytest.mark.parametrize("policy", [sequential, list_schedule, wavefront, asap, nimble, ios, auto])
+@pytest.mark.parametrize("edges", [[(0, 1)], None])
+def test_policies_say_that_they_want_a_graph(policy, edges):
+    with pytest.raises(InvalidArgumentError, match="graph; accepted: an instance of DependencyGraph"):
+        policy(edges)
+    with pytest.raises(InvalidArgumentError, match="graph; accepted: an instance of DependencyGraph"):
+        Schedule(edges, [])
+
+
+@pytest.mark.parametrize("judge", [verify, simulate, lambda given: fold(given, 1)])
+def test_judges_say_that_they_want_a_schedule(judge):
+    with pytest.raises(InvalidArgumentError, match="schedule; accepted: an instance of Schedule"):
+        judge([Run(0)])
+
+
+@pytest.mark.parametrize("policy", [list_schedule, ios, auto])
+def test_more_streams_than_nodes_take_no_memory(policy):
+    assert len(policy(FORK, 2**70).stream_ids) <= 4
+
+
+def test_what_is_no_program_is_not_folded():
+    with pytest.raises(ScheduleError, match="never runs"):
+        fold(Schedule(FORK, [Run(0), SetStream(0, 1), Run(1)]), 1)
+
+
+@pytest.mark.parametrize("name", ["latency", "merge"])
+def test_ios_says_which_callable_is_none(name):
+    with pytest.raises(InvalidArgumentError, match=f"{name}; accepted: a callable"):
+        ios(FORK, **{name: 3})
 
 
 def test_plot_has_a_row_a_stream_and_a_bar_a_call():

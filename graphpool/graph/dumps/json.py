@@ -62,7 +62,7 @@ class GraphFile:
     def build(self, make_graph: type[Graph], engine_kind: str | None = None, knobs: Knobs | None = None) -> Graph:
         """The graph under knobs, of another engine kind if one is given; see `Graph.from_json`."""
         fpmath, to_int = (knobs and knobs.fpmath) or (self.fpmath, self.apply_to_int)
-        graph = make_graph(engine_kind or self.engine_kind, fpmath=fpmath, apply_to_int=to_int)
+        graph = make_graph(self.engine_kind if engine_kind is None else engine_kind, fpmath=fpmath, apply_to_int=to_int)
         for op in self.ops if knobs is None else apply_knobs(self.ops, knobs):
             graph.add_op(op)
         return graph

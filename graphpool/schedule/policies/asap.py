@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from typing import TYPE_CHECKING
 
+from graphpool.schedule.graph import check_graph
 from graphpool.schedule.instructions import AddEvent, Instruction, Run, SetStream, WaitEvent
 from graphpool.schedule.schedule import Schedule
 
@@ -44,6 +45,7 @@ def asap(graph: DependencyGraph, weights: Sequence[float] | None = None) -> Sche
     Source: RAF's ASAP schedule; its programs are reproduced with stream and event ids. Ties keep the
     order of the visit.
     """
+    check_graph(graph)
     tail = graph.tails((1,) * graph.num_nodes if weights is None else weights)
     before, after = _heavy_edges(graph, tail)
     order = chain_order(graph, tail, before, after)

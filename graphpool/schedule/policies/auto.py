@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, explain
+from graphpool.schedule.control import control_tasks
+from graphpool.schedule.graph import check_graph
 from graphpool.schedule.schedule import Schedule
 from graphpool.schedule.simulation import least_makespan, simulate
 
@@ -66,6 +68,7 @@ def auto(
     1,000 nodes only. Source: after Graphi (2018), which
     simulates every division of the cores; the fall-back answers the complaint that parallel modes are slower.
     """
+    check_graph(graph)
     check_streams(streams)
     if not isinstance(min_gain, (int, float)) or not 0 <= min_gain <= 1:
         message = explain("min_gain out of range", accepted="a number from 0 to 1", got=repr(min_gain))
@@ -126,6 +129,7 @@ def fold(schedule: Schedule, streams: int) -> Schedule:
     Ownership: shares the graph. Threads: safe. Cost: O(nodes + edges * streams). Source: longest processing time first.
     """
     check_streams(streams)
+    control_tasks(schedule)
     if len(schedule.stream_ids) <= streams:
         return schedule
     graph = schedule.graph

@@ -6,6 +6,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, explain
+from graphpool.schedule.graph import check_graph
 from graphpool.schedule.schedule import Schedule
 
 from .emit import emit
@@ -33,6 +34,7 @@ def sequential(graph: DependencyGraph) -> Schedule:
     -----
     Ownership: shares `graph`. Threads: safe. Cost: O(nodes). Source: conversion to A-normal form.
     """
+    check_graph(graph)
     return Schedule(graph, emit(graph, [(v,) for v in graph.order], [0] * len(graph)), "sequential")
 
 
@@ -62,8 +64,9 @@ def list_schedule(graph: DependencyGraph, streams: int = 2) -> Schedule:
     Source: highest level first (Adam, Chandy, Dickson, 1974) as in Graphi (2018); bound by Graham (1969). Among free
     streams that of a producer is taken, which saves a wait.
     """
+    check_graph(graph)
     check_streams(streams)
-    order, stream_of = _place(graph, streams)
+    order, stream_of = _place(graph, min(streams, len(graph)))
     return Schedule(graph, emit(graph, [(v,) for v in order], stream_of), "list")
 
 

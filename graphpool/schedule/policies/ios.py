@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
+from graphpool.schedule.graph import check_graph
 from graphpool.schedule.latency import checked_latency
 from graphpool.schedule.schedule import Schedule
 
@@ -69,11 +70,15 @@ def ios(
     `latency` for each distinct ending; fork-joins of 18 nodes and width 8 take about a second.
     Source: Ding et al., "IOS" (MLSys 2021): stages, endings, merge, without pruning; blocks as in RAF's version.
     """
+    check_graph(graph)
     check_streams(streams)
+    for name, value in (("latency", latency), ("merge", merge)):
+        if value is not None and not callable(value):
+            raise InvalidArgumentError(explain(name, accepted="a callable, or None", got=brief(value)))
     if not isinstance(max_states, int) or max_states < 1:
         message = explain("max_states is no limit", accepted="an int, at least 1", got=repr(max_states))
         raise InvalidArgumentError(message, max_states=max_states)
-    maker = _StageMaker(graph, streams, latency or _ideal_latency(graph), merge)
+    maker = _StageMaker(graph, streams, latency if latency is not None else _ideal_latency(graph), merge)
     blocks = split_blocks(graph, _MAX_BLOCK_NODES, max_states)
     stages: list[Stage] = []
     transitions = endings = 0
@@ -143,7 +148,7 @@ def _place(graph: DependencyGraph, stages: list[Stage], streams: int) -> tuple[l
     stream_of: dict[int, int] = {}
     calls: list[tuple[int, ...]] = []
     for stage in stages:
-        free = list(range(streams))
+        free = list(range(min(streams, len(graph))))
         for nodes in stage.streams:
             wanted = [stream_of[p] for p in graph.predecessors[nodes[0]] if stream_of[p] in free]
             stream = wanted[-1] if wanted else free[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphpool.schedule.graph import check_graph
 from graphpool.schedule.schedule import Schedule
 
 from .asap import chain_order
@@ -38,6 +39,7 @@ def nimble(graph: DependencyGraph) -> Schedule:
     matching sees up to chains**2 pairs, as bits. Source: Kwon et al., "Nimble" (NeurIPS 2020); the matching after
     Pothen and Fan, "Computing the block triangular form of a sparse matrix" (1990).
     """
+    check_graph(graph)
     readers = {u: 0 for u, _ in graph.reduced_edges}
     for u, v in graph.reduced_edges:
         readers[u] |= 1 << v

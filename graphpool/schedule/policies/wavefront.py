@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphpool.schedule.graph import check_graph
 from graphpool.schedule.instructions import Instruction, Run, SetStream, StreamBarrier
 from graphpool.schedule.schedule import Schedule
 
@@ -33,6 +34,7 @@ def wavefront(graph: DependencyGraph) -> Schedule:
     Ownership: shares `graph`. Threads: safe. Cost: O(nodes + edges) after the transitive reduction.
     Source: RAF's wavefront schedule; its programs are reproduced instruction by instruction.
     """
+    check_graph(graph)
     waves = _waves(graph)
     program: list[Instruction] = []
     for index, wave in enumerate(waves):

@@ -95,7 +95,7 @@ def test_few_channels_whose_results_no_line_walks(engine, shape, strides):
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("later", [(), ("ReLU",), ("Add", "Sigmoid")], ids=str)
-def test_results_that_meet_no_tap_are_the_bias(engine, data_format, bias, later):
+def test_results_that_meet_no_tap_of_both_formats(engine, data_format, bias, later):
     def build(b):
         x = b.input((2, 24, 5, 4) if data_format == "NCX" else (2, 5, 4, 24))
         y = conv_transpose(b, x, 20, (1, 2), bias=bias, strides=[2, 3], data_format=data_format)
