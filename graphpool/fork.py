@@ -93,6 +93,10 @@ class Locked:
     def _reset_in_child(self) -> None:
         self._lock = threading.RLock()
 
+    def __copy__(self) -> Self:
+        """Itself: two of them would guard one state by two locks."""
+        return self
+
 
 def _before() -> None:
     _lock.acquire()

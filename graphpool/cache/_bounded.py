@@ -14,6 +14,7 @@ from ._check import check_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import Self
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ class BoundedCache(Generic[K, V]):
         self._nbytes = 0  # of entries and productions
         self._misses = self._evictions = self._declined = 0
         self._callbacks: tuple[Callable[[K, V], object], ...] = ()  # replaced, never changed
+
+    def __copy__(self) -> Self:
+        return self
 
     @property
     def capacity_nbytes(self) -> int | None:

@@ -408,6 +408,9 @@ class Graph:
             raise StateError(explain("the graph is not finalised", hint="call graph.finalize() first"))
         return self._view
 
+    def __copy__(self) -> Graph:
+        return self
+
     def __repr__(self) -> str:
         state = "finalised" if self.is_finalized else "open"
         return f"Graph({self.engine_kind!r}, {len(self._ops)} ops, {len(self._tensors)} tensors, {state})"

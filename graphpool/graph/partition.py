@@ -359,6 +359,9 @@ class Partition:
                     )
                 reach += stride * max(dim - 1, 0)
 
+    def __copy__(self) -> Partition:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles by content; the copy has an id of its own, and the backend of the same name where it is loaded."""
         ports = self.input_ports, self.output_ports

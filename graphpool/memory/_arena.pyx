@@ -114,18 +114,14 @@ cdef class ArenaPool(Slots):
 
     # ---- the hot path ----
 
-    cdef void *acquire_fast(self) noexcept nogil:
+    cdef void *acquire(self) except NULL:
         cdef Slot *slot
         if self.nbytes == 0 and not gp_load(&self.closed):
             return <void *><uintptr_t>self.alignment    # nothing to point at: not NULL, aligned, never followed
         slot = self._take_in_turn()
-        return NULL if slot == NULL else slot.address
-
-    cdef void *acquire(self) except NULL:
-        cdef void *arena = self.acquire_fast()
-        if arena != NULL:
-            return arena
-        return self._acquire_slot(deadline_after(None, self.timeout_ns)).address
+        if slot == NULL:
+            slot = self._acquire_slot(deadline_after(None, self.timeout_ns))
+        return slot.address
 
     cdef void release(self, void *arena) noexcept nogil:
         if self.nbytes != 0 and not self.give_address(arena):

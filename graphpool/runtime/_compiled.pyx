@@ -474,9 +474,7 @@ cdef class CompiledPartition:
         if not self.program.needs(ARENA_BYTES, bases):
             bases[0] = &_nowhere
             return self._run_once(bases, stream)
-        arena = self.arenas.acquire_fast()
-        if arena == NULL:
-            arena = self.arenas.acquire()
+        arena = self.arenas.acquire()
         bases[0] = <char *>arena
         with nogil:
             status = self.program.run(bases, stream.team)
@@ -656,10 +654,12 @@ cdef class CompiledPartition:
         """Pickles by what was compiled; the copy is compiled anew, or found in the caches, where it is loaded."""
         if self.is_closed:
             raise StateError(explain("the compiled partition is closed", hint="pickle it while it is open"))
-        options = SEQUENTIAL if self.primitive is None else self.primitive.details.options
-        modes = {"scratch": self.scratch, "weights": self.weights}
-        modes |= {"schedule": options.policy, "streams": options.streams}
+        how = SEQUENTIAL if self.primitive is None else self.primitive.details.options
+        modes = {"scratch": self.scratch, "weights": self.weights, "schedule": how.policy, "streams": how.streams}
         return _recompile, (self.partition, self.inputs, self.outputs, self.engine, modes)
+
+    def __copy__(self):
+        return self
 
     def __enter__(self):
         return self

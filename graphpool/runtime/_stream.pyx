@@ -105,6 +105,9 @@ cdef class Stream:
         if self.closed:
             raise StateError(explain("the stream is closed", hint="create another stream from the engine"))
 
+    def __copy__(self):
+        return self
+
     def __enter__(self):
         return self
 
@@ -134,6 +137,9 @@ cdef class Event:
     def wait(self):
         """Return when the event is done."""
         self.mark.wait()
+
+    def __copy__(self):
+        return self
 
     def __repr__(self):
         return f"Event({self.stream!r})"

@@ -361,6 +361,9 @@ cdef class Tensor:
         if self.resource is not None and data != NULL and not gp_is_finalizing():
             self.resource.deallocate(<uintptr_t>data, self.nbytes, 64)
 
+    def __copy__(self):
+        return self
+
     def __reduce__(self):
         raise TypeError("a Tensor is bound to memory and does not pickle; pickle tensor.numpy() instead")
 

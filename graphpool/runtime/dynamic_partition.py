@@ -261,6 +261,9 @@ class DynamicPartition:
                 warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1, source=self)
             self.close()
 
+    def __copy__(self) -> DynamicPartition:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles by what it was compiled for; the copy compiles at its first execution."""
         if self.is_closed:

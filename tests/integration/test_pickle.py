@@ -1,5 +1,6 @@
-"""Compiled partitions and models pickle, and work in another process."""
+"""Compiled partitions and models pickle, and work in another process; copies of handles are the handles."""
 
+import copy as shallow
 import os
 import pickle
 import subprocess
@@ -147,3 +148,24 @@ def test_what_has_no_meaning_elsewhere_is_refused():
         assert copy.engine is not engine
         copy.close()
         copy.engine.close()
+
+
+def test_a_copy_is_the_same_object():
+    """oneDNN Graph: all objects but logical tensors behave like shared pointers."""
+    x, y = gp.LogicalTensor(0, "f32", (2,)), gp.LogicalTensor(1, "f32", (2,))
+    graph = gp.Graph()
+    graph.add_op(gp.Op(0, "ReLU", [x], [y]))
+    graph.finalize()
+    [partition] = graph.get_partitions()
+    loose = gp.LogicalTensor(0, "f32", (gp.UNKNOWN_DIM,))
+    with gp.Engine() as engine, gp.Stream(engine) as stream:
+        dynamic = partition.compile([loose], [gp.LogicalTensor(1, "f32")], engine)
+        lifetimes = gp.memory.OffsetLifetimeManager()
+        for value in (
+            *(graph, partition, engine, stream, stream.record(), gp.Tensor(x, engine), dynamic),
+            *(partition.compile([x], [y], engine), lifetimes, gp.memory.MemoryManagerCached(lifetimes)),
+            *(gp.memory.StatisticsResource(gp.memory.HostResource()), gp.cache.primitive_cache()),
+            gp.cache.constant_tensor_cache("cpu"),
+        ):
+            assert shallow.copy(value) is value
+        dynamic.close()
