@@ -21,7 +21,6 @@ cdef class ArenaPool(Slots):
     cdef int64_t faults
     cdef bint gives_reserved    # whether some holder of the budget gives back reserved arenas too: they are reclaimable
 
-    # A free arena, or NULL when none is free (or others queue for one): never blocks.
     # An arena: free, new, or waited for. Raises StateError or OutOfMemoryError.
     cdef void *acquire(self) except NULL
     # The right to a free arena; None when none is free, others queue for one or the pool is closed. Never blocks.
