@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _MOST_PARTS = 1 << 6
 """Of the fraction that a scale is, so that sizes times it are exact in f32, too."""
 
+_MOST_PICKED = 1 << 17
+"""Pixels of a plane whose places are a table, 8 bytes each; beyond, rows and columns are picked one after the other."""
+
 _FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
 _HELD = (DataType.U8, DataType.S8, DataType.U16, DataType.S16)
 """Integers whose values are values of f32."""
@@ -325,10 +328,35 @@ def _repeat(n: NodeView, axes: Sequence[_Axis]) -> Value:
 
 def _along_axes_nearest(n: NodeView, axes: Sequence[_Axis], options: _Options) -> Value:
     n.require(options.coordinates != "tf_crop_and_resize", "extrapolation of the nearest element")
-    value = n[0]
+    value, tables = n[0], {axis.number: options.indices(axis) for axis in axes if not _varies(axis)}
+    last = len(value.shape) - 1
+    are_planes = tables.keys() == {last - 1, last} == {axis.number for axis in axes}
+    if are_planes and not all(map(_find_step, tables.values())) and prod(map(len, tables.values())) <= _MOST_PICKED:
+        return _pick_pixels(n, tables[last - 1], tables[last])
     for axis in axes:
-        value = n.emit("Gather", value, _indices(n, axis, options), axis=axis.number)
+        step = _find_step(tables[axis.number]) if axis.number in tables else 0
+        if step:
+            start, end = int(tables[axis.number][0]), int(tables[axis.number][-1]) + 1
+            value = n.emit("Slice", value, starts=[start], ends=[end], axes=[axis.number], steps=[step])
+        else:
+            value = n.emit("Gather", value, _indices(n, axis, options), axis=axis.number)
     return value
+
+
+def _find_step(indices: _Array) -> int:
+    """How far the elements lie apart that are picked, if all do equally; else 0."""
+    steps = np.diff(indices)
+    if not len(steps):
+        return 1
+    return int(steps[0]) if steps[0] > 0 and (steps == steps[0]).all() else 0
+
+
+def _pick_pixels(n: NodeView, rows: _Array, columns: _Array) -> Value:
+    """The rows and columns of planes, which are picked at once."""
+    *outer, height, width = n[0].shape
+    indices = n.builder.literal((rows[:, None] * width + columns).reshape(-1), DataType.S64)
+    picked = n.emit("Gather", n.reshape(n[0], (*outer, height * width)), indices, axis=len(outer))
+    return n.reshape(picked, (*outer, len(rows), len(columns)))
 
 
 def _indices(n: NodeView, axis: _Axis, options: _Options) -> Value:

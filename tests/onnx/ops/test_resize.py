@@ -84,6 +84,20 @@ def test_ties_between_two_elements(rounding, size):
     assert check_against_evaluator(*resize(mode="nearest", nearest_mode=rounding, **size)) == 0
 
 
+@pytest.mark.parametrize("target", [(3, 5), (2, 3), (2, 5), (400, 401)])
+def test_nearest_pixels_of_planes(target):
+    """Steps of one length, tables of pixels, and tables of rows and columns where those would be too large."""
+    model, inputs = resize(
+        sizes=[1, 2, *target], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+    )
+    rows, columns = (
+        np.floor(np.arange(n, dtype="float32") / (np.float32(n) / np.float32(size))).astype(int)
+        for n, size in zip(target, X.shape[2:], strict=True)
+    )
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run(inputs)["y0"], X[:, :, rows[:, None], columns])
+
+
 @pytest.mark.parametrize("coordinates", [
     "half_pixel", "half_pixel_symmetric", "align_corners", "asymmetric", "pytorch_half_pixel",
 ])  # fmt: skip
