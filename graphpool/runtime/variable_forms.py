@@ -12,7 +12,7 @@ import numpy as np
 from graphpool._dataclasses import NamedTuple
 from graphpool._size_program import SizeProgram
 from graphpool._sizes import Trace, hint_of
-from graphpool.errors import BackendError, InvalidArgumentError, LimitError, OutOfMemoryError
+from graphpool.errors import BackendError, InvalidArgumentError, LimitError, OutOfMemoryError, StateError
 from graphpool.log import compile_log
 
 from .resizable_form import ResizableForm
@@ -73,7 +73,7 @@ class _Refusal(NamedTuple):
     trace: Trace
     program: SizeProgram | None
     values: list[Any]
-    error: InvalidArgumentError
+    error: InvalidArgumentError | StateError
 
     @classmethod
     def of(
@@ -85,7 +85,7 @@ class _Refusal(NamedTuple):
         own = type(error)(str(error), **error.fields)  # without a traceback, which holds frames
         return cls(contents, symbols, trace, SizeProgram(trace) if varies else None, values, own)
 
-    def error_for(self, contents: Any, sizes: Mapping[Any, Any]) -> InvalidArgumentError | None:
+    def error_for(self, contents: Any, sizes: Mapping[Any, Any]) -> InvalidArgumentError | StateError | None:
         """What is wrong with these sizes too; None if that is open."""
         values = self.symbols.values(sizes) if contents == self.contents else None
         is_same = values == self.values
@@ -196,6 +196,10 @@ class VariableForms(Generic[Form]):
                 self._discard(made)
                 raise
         except BackendError:  # of a planner, policy or device: nothing that other shapes would mend
+            raise
+        except StateError as error:
+            if "input_name" in error.fields:  # a state has no room, and will have none
+                self._refusals.append(_Refusal.of(contents, symbols, trace, sizes, error, False))
             raise
         except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
             if isinstance(error, OutOfMemoryError) and self._serve_alone:  # those take no less

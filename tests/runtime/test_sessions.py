@@ -340,6 +340,17 @@ def test_a_session_is_full(model, session):
     check(session.save(), states)
 
 
+def test_a_first_run_without_room_is_compiled_for_once(model):
+    session = model.session(STATES, {"p": 4})
+    session.restore({name: np.zeros((1, 4, 4, 8), np.float32) for name in STATES.values()})
+    compilations = model.stats().compilations
+    for _ in range(3):
+        with pytest.raises(gp.StateError, match=r"no room left: p \(dimension 2\); accepted: at most 4; got: 5; reset"):
+            session.run(words(1)[0])
+        assert model.stats().compilations == compilations + 1
+    assert session.length == 4
+
+
 def test_another_batch_needs_a_reset(session):
     session.run(words(1, batch=2)[0])
     with pytest.raises(gp.StateError, match=r"state 'past_k': b \(dimension 0\); accepted: 2; got: 1; reset"):
