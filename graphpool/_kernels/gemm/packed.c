@@ -216,6 +216,8 @@ static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows,
         const int64_t height = (rows + left - 1) / left;
         if (GP_FETCHES_AHEAD && height > GP_WAITING_ROWS)
             gp_sink_ahead(&sink, words, gp_column_panels(column), ntiles - left, ntiles);
+        else if (ntiles > 1)
+            sink.ahead = 0; /* the tile before has brought the weights near */
         tiles[height - 1][column](words, a.data, a.row, a.col, b, panel_step, &sink);
         rows -= height;
         a.data += height * a.row;
