@@ -23,6 +23,7 @@ from .arrays import numpy_type, to_array
 from .host_sequences import SEQUENCES
 from .proto import TensorProto
 from .shape_values import measure
+from .types import data_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,8 +65,11 @@ def _known_ints(node: Node, index: int, known: Mapping[str, Any]) -> list[int] |
 
 def _slice(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
     starts, ends = _known_ints(node, 1, known), _known_ints(node, 2, known)
-    if places[0] is None or starts is None or ends is None or any(place is not None for place in places[1:]):
+    if starts is None or ends is None or any(place is not None for place in places[1:]):
         return None
+    if places[0] is None and not _are_arrays(node, known):
+        return None
+    get = getter(node, places, known)
     axes = _known_ints(node, 3, known) or range(len(starts))
     steps = _known_ints(node, 4, known) or [1] * len(starts)
     if any(step < 0 for step in steps):
@@ -73,7 +77,7 @@ def _slice(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> Ho
     cuts = list(zip(axes, starts, ends, steps, strict=True))
 
     def cut(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
-        data = inputs[places[0]]
+        data = get(inputs)[0]
         places_ = [slice(None)] * data.ndim
         for axis, start, end, step in cuts:
             places_[axis] = slice(start, end, step)
@@ -110,14 +114,65 @@ def _expand(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> H
 
 
 def _view(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
-    """Ops that keep the elements and their order; the output says the shape."""
-    if places[0] is None or any(place is not None for place in places[1:]):
+    """Ops that keep the elements and their order; the output says the shape, of what is known the node."""
+    if any(place is not None for place in places[1:]):
         return None
+    if places[0] is None:
+        return (lambda inputs, outputs: [_viewed(node, known)]) if _are_arrays(node, known) else None
 
     def view(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         return [inputs[places[0]].reshape(outputs[0].shape)]
 
     return view
+
+
+def _viewed(node: Node, known: Mapping[str, Any]) -> Any:
+    """A known array in another shape."""
+    data, attrs, dims = known[node.input[0]], node.attrs, _known_ints(node, 1, known)
+    match node.op_type:
+        case "Identity":
+            return data
+        case "Flatten":
+            axis = attrs.get("axis", 1)
+            return data.reshape(prod(data.shape[:axis]), prod(data.shape[axis:]))
+        case "Reshape":
+            dims = attrs["shape"] if dims is None else dims
+            kept = not attrs.get("allowzero", 0)
+            return data.reshape([data.shape[axis] if kept and dim == 0 else dim for axis, dim in enumerate(dims)])
+    axes: Any = attrs.get("axes") if dims is None else dims
+    if node.op_type == "Unsqueeze":
+        return np.expand_dims(data, tuple(axes))
+    return np.squeeze(data, None if axes is None else tuple(axes))
+
+
+def _are_arrays(node: Node, known: Mapping[str, Any]) -> bool:
+    """Whether all inputs are known, and are arrays: elements of 4 bits are not."""
+    return all(isinstance(known.get(name), np.ndarray) for name in node.input if name)
+
+
+def _cast(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+    """Of known integers and truth values: others are rounded or saturate."""
+    data, own = known.get(node.input[0]), data_type(node.attrs["to"])
+    if not isinstance(data, np.ndarray) or data.dtype.kind not in "biu" or own is None or own.bits < 8:
+        return None
+    to = own.numpy
+    is_exact = to.kind in "biu" or to in (np.float32, np.float64)
+    return (lambda inputs, outputs: [data.astype(to)]) if is_exact else None
+
+
+def _where(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+    """Of known numbers."""
+    if not _are_arrays(node, known):
+        return None
+    return lambda inputs, outputs: [np.where(*[known[name] for name in node.input])]
+
+
+def _range(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+    """Of known integers: those of others are sums of rounded steps."""
+    if not _are_arrays(node, known) or known[node.input[0]].dtype.kind != "i" or not known[node.input[2]].any():
+        return None
+    start, limit, step = [known[name].reshape(())[()] for name in node.input]
+    return lambda inputs, outputs: [np.arange(start, limit, step, dtype=start.dtype)]
 
 
 def _transpose(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
@@ -356,5 +411,5 @@ SEARCHES: dict[str, Any] = {
 }
 """As `host_ops.MOVES`; nothing need be known of the outputs."""
 
-ALL = {**SEARCHES, **MOVES, **VIEWS}
+ALL = {**SEARCHES, **MOVES, **VIEWS, "Cast": _cast, "Range": _range, "Where": _where}
 """All of them, where the outputs are known."""

@@ -67,6 +67,35 @@ def test_shapes_of_constants_are_read(kind, attributes, wanted, dtype):
     np.testing.assert_array_equal(found, np.array(wanted, np.int64))
 
 
+WHOLE = np.arange(-3, 3, dtype=np.int32).reshape(2, 1, 3)
+
+
+@pytest.mark.usefixtures("no_evaluator")
+@pytest.mark.parametrize(("kind", "inputs", "attributes", "wanted"), [
+    ("Unsqueeze", [[0, -1]], {}, WHOLE.reshape(1, 2, 1, 3, 1)), ("Unsqueeze", [[-1, 1]], {}, WHOLE[:, None, ..., None]),
+    ("Squeeze", [[-2]], {}, WHOLE[:, 0]), ("Squeeze", [], {}, WHOLE[:, 0]),
+    ("Flatten", [], {"axis": 0}, WHOLE.reshape(1, 6)), ("Flatten", [], {"axis": -1}, WHOLE.reshape(2, 3)),
+    ("Flatten", [], {"axis": 3}, WHOLE.reshape(6, 1)),
+    ("Reshape", [[0, -1]], {}, WHOLE.reshape(2, 3)), ("Reshape", [[3, 2]], {"allowzero": 1}, WHOLE.reshape(3, 2)),
+    ("Slice", [[0], [2**63 - 1], [2], [2]], {}, WHOLE[..., ::2]), ("Slice", [[-9], [-1], [-1]], {}, WHOLE[..., :-1]),
+    ("Cast", [], {"to": TensorProto.UINT8}, WHOLE.astype(np.uint8)), ("Cast", [], {"to": TensorProto.BOOL}, WHOLE != 0),
+])  # fmt: skip
+def test_integers_are_moved_and_cast(kind, inputs, attributes, wanted):
+    found = folded(kind, [WHOLE, *map(np.array, inputs)], attributes.get("to", TensorProto.INT32), **attributes)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.usefixtures("no_evaluator")
+@pytest.mark.parametrize("bounds", [(0, 5, 1), (5, 0, -2), (3, 3, 1), (-3, 9, 4), (0, -5, 1)])
+@pytest.mark.parametrize("dtype", ["int16", "int32", "int64"])
+def test_ranges_of_integers(bounds, dtype):
+    elem = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    found = folded("Range", [np.array(number, dtype) for number in bounds], elem)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.arange(*bounds))
+
+
 @pytest.mark.usefixtures("no_evaluator")
 @pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMax", "ReduceMin", "CumSum", "TopK"])
 def test_reductions_of_large_integers_are_exact(kind):
