@@ -34,10 +34,11 @@ def find_compressed(
 ) -> int | None:
     """Number of the Dequantize in front of the weights of a product, where kernels read them as they are.
 
-    Likewise of a convolution, whose weights are dequantised where they are packed.
+    Likewise of a convolution, transposed or not, whose weights are dequantised where they are packed.
     """
     op = view.ops[number]
-    if op.kind not in ("MatMul", "Convolution") or op.inputs[0].dtype not in FLOATS or forced(op.kind) == "blas":
+    is_convolution = op.kind in ("Convolution", "ConvTranspose")
+    if not (is_convolution or op.kind == "MatMul") or op.inputs[0].dtype not in FLOATS or forced(op.kind) == "blas":
         return None
     tensor = op.inputs[1]
     source = view.producer.get(tensor.id)
@@ -47,7 +48,7 @@ def find_compressed(
     is_known = all(port.id in constants for port in front.inputs)
     if not is_known or front.kind not in ("Dequantize", "DynamicDequantize") or front.inputs[0].dtype.value not in BITS:
         return None
-    if op.kind == "Convolution":
+    if is_convolution:
         return source if is_elementwise(front) and tensor.dtype is DataType.F32 else None
     shape = shapes[tensor.id]
     if len(shape) != 2 or 0 in (*shape, *shapes[op.outputs[0].id]):

@@ -186,8 +186,13 @@ class _Grouper:
             self.free[number] = False
 
     def _absorb_dequantized(self) -> None:
-        """What `find_dequantized` finds: number of the product -> by port; merged with the product."""
-        for number in range(len(self.view.ops)):
+        """What `find_dequantized` finds: number of the product -> by port; merged with the product.
+
+        Not of transposed convolutions whose weights can be dequantised once: no kernel multiplies bytes for these.
+        """
+        for number, op in enumerate(self.view.ops):
+            if op.kind == "ConvTranspose" and self._find_compressed(number) is not None:
+                continue
             by_port = find_dequantized(self.view, number, self.shapes, self.outputs)
             if by_port and self.quotient.merge([number, *by_port.values()]):
                 self.dequantized[number] = by_port
@@ -196,11 +201,14 @@ class _Grouper:
     def _absorb_compressed(self) -> None:
         """Numbers of the ops that `find_compressed` finds, merged with their products."""
         for number in range(len(self.view.ops)):
-            source = find_compressed(self.view, number, self.shapes, self.outputs, self.constants)
+            source = self._find_compressed(number)
             is_free = source is not None and self.free[number] and self.free[source]
             if source is not None and is_free and self.quotient.merge([number, source]):
                 self.compressed.add(source)
                 self._take([source])
+
+    def _find_compressed(self, number: int) -> int | None:
+        return find_compressed(self.view, number, self.shapes, self.outputs, self.constants)
 
     def _merge_attentions(self, accepts: Callable[[Attention], bool] | None) -> None:
         """The attentions among the ops, merged with their post-ops: number of the first member -> attention.

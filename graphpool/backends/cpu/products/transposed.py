@@ -96,13 +96,13 @@ def find_phases(site: ConvSite) -> Choice | None:
     None where they are no constants, BLAS is forced, no phase is a convolution, or one has more axes than its kernel
     walks. Results of other phases are the bias: strides may be larger than the kernel.
     """
-    lowering, op = site.lowering, site.op
-    if site.group.dequantized or forced("ConvTranspose") == "blas":
+    lowering, op, front = site.lowering, site.op, site.group.compressed
+    if site.group.dequantized or forced("ConvTranspose") == "blas" or (front and lowering.prefer == "memory"):
         return None
     tensor_id = op.inputs[1].id
-    weights = lowering.any_value(tensor_id)
-    is_known = (lowering.is_constant(weights) or weights.layout is not None) and weights.dtype in FLOATS
-    if not is_known or 0 in (*weights.shape, *site.result):
+    weights = lowering.any_value(front.inputs[0].id if front else tensor_id)
+    is_known = lowering.is_constant(weights) or weights.layout is not None
+    if not is_known or lowering.dtypes[tensor_id] not in FLOATS or 0 in (*weights.shape, *site.result):
         return None
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
     groups, kernel = op.attrs["groups"], tuple(pick(weights.shape, kernel_axes))
@@ -116,7 +116,7 @@ def find_phases(site: ConvSite) -> Choice | None:
     phases = tuple((phase, *formats[tuple(part.first for part in phase)]) for phase in found)
     if not _fits(site, phases, lowering.temporary(site.result, order=_rows_of(site))):  # where results go at worst
         return None
-    if lowering.find_given(tensor_id, [layout]) is not None:
+    if front is None and lowering.find_given(tensor_id, [layout]) is not None:
         own = PackedWeights(weights.as_bytes, phases, site.bias)
         return Choice(lambda place: _emit(site, own, place), site.target())
     packed = pack_floats(site, layout, phases, None if groups > 1 else outer, oc)
@@ -133,7 +133,8 @@ def find_overlap(site: ConvSite) -> Choice | None:
     source, weights = (lowering.shapes[tensor.id] for tensor in op.inputs[:2])
     _, outer, kernel_axes = conv_weight_axes(len(weights), op.attrs["weights_format"])
     kernel = pick(weights, kernel_axes)
-    is_refused = site.group.dequantized or forced("ConvTranspose") == "blas" or op.attrs["groups"] != 1
+    is_bytes = site.group.dequantized or site.group.compressed
+    is_refused = is_bytes or forced("ConvTranspose") == "blas" or op.attrs["groups"] != 1
     if is_refused or 0 in (*source, *weights, *site.result) or weights[outer] > _FEW_CHANNELS:
         return None
     value = lowering.any_value(op.inputs[1].id)

@@ -50,6 +50,27 @@ def run(engine, build):
     return [step.name.split(":")[0] for step in lower(partition.ops, partition.input_ports, outputs).steps]
 
 
+@pytest.mark.parametrize("prefer", ["latency", "memory"])
+@pytest.mark.parametrize("is_bytes", [False, True])
+def test_weights_of_8_bits_are_dequantised_where_they_are_packed(engine, is_bytes, prefer):
+    """Beside activations of bytes too, since no kernel multiplies these; in each run where memory is preferred."""
+    b = GraphBuilder(gp.Graph(prefer=prefer))
+    x = b.input((2, 5, 6, 20), "u8" if is_bytes else "f32")
+    if is_bytes:
+        x = b.op("Dequantize", x, dtype="f32", qtype="per_tensor", scales=[0.02], zps=[120])
+    integers, scales = b.input((20, 33, 4, 4), "s8", property="constant"), [0.01 + 0.001 * k for k in range(33)]
+    w = b.op("Dequantize", integers, dtype="f32", qtype="per_channel", axis=1, scales=scales, zps=[0] * 33)
+    attrs = {"strides": [2, 2], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1], "groups": 1}
+    b.op("ReLU", b.op("ConvTranspose", x, w, data_format="NXC", weights_format="IOX", **attrs))
+    whole = b.graph.merge_partitions(b.finish())
+    values, [result] = random_inputs(b, np.random.default_rng(0)), whole.output_ports
+    actual = run_partitions([whole], values, engine)[result.id]
+    assert_close(actual, run_reference(b.graph.ops, values)[result.id], result.dtype, scale=64)
+    outputs = [lt.replace(shape=b.graph_shape(lt)) for lt in whole.output_ports]
+    with whole.compile(whole.input_ports, outputs, engine) as compiled:
+        assert bool(compiled.primitive.constant_parts) is (prefer == "latency")
+
+
 GEOMETRIES = {
     "k2s2": ((2, 5, 6, 20), 24, (2, 2), {"strides": [2, 2]}),
     "k4s2p1": ((1, 5, 7, 20), 33, (4, 4), {"strides": [2, 2], "pads_begin": [1, 1], "pads_end": [1, 1]}),
