@@ -36,6 +36,8 @@ _WIDTHS = (1, 2, 4, 8)
 _MOST_RESULTS = 16
 """Channels that come of one, at most: more are as many as a product has in a vector."""
 
+_ITEM_NBYTES = {"f32": 4, "bf16": 2, "f16": 2, "s8": 1, "u8": 1}
+
 _CHANNEL_BLOCK, _CHANNEL_UNIT = 512, 64
 """Channels of a task: rows of results are tasks enough, but those of few pixels and many channels divide further.
 
@@ -56,11 +58,13 @@ def _widths(shape: ConvShape) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class DepthwiseFormat(ConvFormat):
-    """A `ConvFormat`: float32 by (tap, input channel in the group, channel).
+    """A `ConvFormat`: elements by (tap, input channel in the group, channel).
 
-    `InvalidArgumentError` unless `is_narrow` holds.
+    Those of another type than f32 become float32 before kernels read them. `InvalidArgumentError` unless `is_narrow`
+    holds.
     """
 
+    dtype: str = "f32"
     is_exact = True
 
     def __post_init__(self) -> None:
@@ -77,17 +81,21 @@ class DepthwiseFormat(ConvFormat):
     @property
     def nbytes(self) -> int:
         """Of the packed weights. Unit: bytes."""
-        return 4 * self.shape.out_channels * self.widths[0] * math.prod(self.shape.kernel)
+        return self._item_nbytes * self.shape.out_channels * self.widths[0] * math.prod(self.shape.kernel)
+
+    @property
+    def _item_nbytes(self) -> int:
+        return _ITEM_NBYTES[self.dtype]
 
     def pack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`."""
         extents, strides = self._axes(strides)
-        return copy(extents, strides, self._packed_strides(), 4, isa=self.isa)
+        return copy(extents, strides, self._packed_strides(), self._item_nbytes, isa=self.isa)
 
     def unpack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`."""
         extents, strides = self._axes(strides)
-        return copy(extents, self._packed_strides(), strides, 4, isa=self.isa)
+        return copy(extents, self._packed_strides(), strides, self._item_nbytes, isa=self.isa)
 
     def _axes(self, strides: Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
         """Extents and strides of (group, channel, input channel, spatial...)."""
@@ -134,7 +142,7 @@ class DepthwiseFormat(ConvFormat):
 
 @dataclass(frozen=True)
 class Int8DepthwiseFormat(DepthwiseFormat):
-    """A `ConvFormat`: integers of at most 255, less their zero point, in float32 by (tap, channel).
+    """A `ConvFormat`: integers by (tap, channel), which kernels read in float32, less their zero point, of at most 255.
 
     `InvalidArgumentError` unless every group has one channel on both sides.
     """

@@ -32,7 +32,7 @@ _MOST_NBYTES = 2**62
 ISAS = ("generic", "neon", "avx2", "avx2_vnni", "avx512", "avx512_bf16", "neon_dotprod", "avx512_amx")
 """By their number in ids: new ones come last."""
 
-VERSION = 3
+VERSION = 4
 """Of all layouts of weights: another one where kernels of a set of instructions read other bytes than before."""
 
 _KIND_BITS, _ISA_BITS, _VERSION_BITS = 4, 4, 6

@@ -332,10 +332,12 @@ class ZeroWeights(_CompressedLayout):
 # ---- convolutions
 
 
-def choose_format(shape: ConvShape, tile: int = 0, *, allows_bf16: bool = False) -> ConvFormat:
-    """The format of weights; `tile` is that of Winograd, or 0."""
+def choose_format(
+    shape: ConvShape, tile: int = 0, *, allows_bf16: bool = False, dtype: DataType = DataType.F32
+) -> ConvFormat:
+    """The format of weights; `tile` is that of Winograd, or 0; depthwise ones are kept in a type."""
     if shape.groups > 1 and is_narrow(shape) and (shape.groups == shape.in_channels or not allows_bf16):
-        return DepthwiseFormat(shape)
+        return DepthwiseFormat(shape, dtype.value)
     if tile:
         return WinogradFormat(shape, tile)
     return Bf16ConvFormat(shape) if allows_bf16 else F32ConvFormat(shape)
@@ -345,14 +347,12 @@ def _conv_format(code: int, shape: ConvShape, dtype: DataType) -> ConvFormat:
     """The format of weights of a type that has this number."""
     if code > 4:
         return WinogradFormat(shape, TILES[code - 5])
-    if code == 2:
-        return Int8ConvFormat(shape, dtype.value)
-    return (F32ConvFormat, Bf16ConvFormat, None, DepthwiseFormat, Int8DepthwiseFormat)[code](shape)  # type: ignore[misc]
+    if code > 1:
+        return (Int8ConvFormat, DepthwiseFormat, Int8DepthwiseFormat)[code - 2](shape, dtype.value)
+    return (F32ConvFormat, Bf16ConvFormat)[code](shape)
 
 
 _CONV_FORMATS = ("f32", "bf16", "s8", "depthwise", "s8 depthwise", "winograd 2x2", "winograd 4x4")
-_ZEROS = 128
-"""What makes zero points of bytes, -128 to 255, unsigned."""
 
 
 @dataclass(frozen=True)
@@ -377,31 +377,25 @@ class ConvAxes:
 
 @dataclass(frozen=True)
 class ConvWeights(WeightLayout):
-    """Weights of a convolution.
-
-    `zero_point` is that which is taken from 8-bit weights of a depthwise one; None: channels have different ones, and
-    there is no id.
-    """
+    """Weights of a convolution."""
 
     kind = 3
     format: ConvFormat
     axes: ConvAxes
-    zero_point: int | None = 0
 
     @classmethod
     def decode(cls, number: int, dtype: DataType, shape: tuple[int, ...]) -> ConvWeights | None:
         """See `WeightLayout`."""
-        found = _split(number, 3, 2, 1, 9, 24)
+        found = _split(number, 3, 2, 1, 24)
         if found is None or not 3 <= len(shape) <= 5 or found[0] >= len(_CONV_FORMATS):
             return None
         code, axes, is_dilated = found[0], ConvAxes.find(len(shape), found[1]), found[2]
-        has_zero_point = _CONV_FORMATS[code] == "s8 depthwise"
-        if dtype not in (_BYTES if code in (2, 4) else _FLOATS) or (found[3] != _ZEROS and not has_zero_point):
+        if dtype not in (_BYTES if code in (2, 4) else _FLOATS):
             return None
-        kernel, groups = tuple(pick(shape, axes.kernel)), found[4]
+        kernel, groups = tuple(pick(shape, axes.kernel)), found[3]
         dilations = (*[1] * (len(kernel) - 1), 2) if is_dilated else None
         dims = ConvShape(shape[axes.inner] * groups, shape[axes.outer], kernel, groups, dilations)
-        layout = cls(_conv_format(code, dims, dtype), axes, found[3] - _ZEROS)
+        layout = cls(_conv_format(code, dims, dtype), axes)
         return layout if layout.number == number else None
 
     @property
@@ -413,7 +407,6 @@ class ConvWeights(WeightLayout):
             (_CONV_FORMATS.index(self._format_name), 3),
             (self.axes.code, 2),
             (is_dilated, 1),
-            (-1 if self.zero_point is None else self.zero_point + _ZEROS, 9),
             (shape.groups, 24),
         )
 
@@ -437,7 +430,8 @@ class ConvWeights(WeightLayout):
     @property
     def reads(self) -> DataType:
         """See `WeightLayout`."""
-        return DataType.parse(self.format.dtype) if isinstance(self.format, Int8ConvFormat) else DataType.F32
+        own = self.format
+        return DataType.parse(own.dtype) if isinstance(own, Int8ConvFormat | DepthwiseFormat) else DataType.F32
 
     @property
     def nbytes(self) -> int:
@@ -467,14 +461,10 @@ class ConvWeights(WeightLayout):
     def pack(self, source: V, place: V) -> Iterator[tuple[KernelCall, V, V]]:
         """See `WeightLayout`."""
         yield self.format.pack(self.strides(source)), source, place
-        if self.zero_point:
-            yield _add((self.nbytes // 4,), (1,), -self.zero_point, ("f32", "f32")), place, place
 
     def unpack(self, packed: V, place: V) -> Iterator[tuple[KernelCall, V, V]]:
         """See `WeightLayout`."""
         yield self.format.unpack(self.strides(place)), packed, place
-        if self.zero_point:
-            yield _add(place.shape, place.strides, self.zero_point, ("f32", "f32")), place, place
 
     def is_exact(self, dtype: DataType) -> bool:
         """See `WeightLayout`."""

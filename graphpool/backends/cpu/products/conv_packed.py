@@ -48,11 +48,11 @@ _BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
 
 
 def _find_formats(
-    site: ConvSite, prefer: str, *, allows_bf16: bool = False, all_of_them: bool = False
+    site: ConvSite, prefer: str, *, allows_bf16: bool = False, given: DataType | None = None
 ) -> list[ConvWeights]:
     """Formats of weights that kernels of a convolution take, by shapes of weights and result, the best one first.
 
-    It alone unless `all_of_them` are wanted.
+    It alone unless users bring weights of a type in them.
     """
     attrs, shape, axes = site.op.attrs, site.shape, site.weight_axes
     spatial = pick(site.result, site.axes[2:])
@@ -62,10 +62,11 @@ def _find_formats(
         tile = choose_tile(site.result[0], shape.in_channels, shape.out_channels, spatial)
     if allows_bf16 and (has_amx() or tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
         tile = 0
-    found = [choose_format(shape, tile, allows_bf16=allows_bf16)]
-    if all_of_them:
-        found.append(choose_format(shape, allows_bf16=allows_bf16))
-        found += [choose_format(shape, tile) for tile in (0, *tiles)]
+    dtype = DataType.F32 if given is None else given
+    found = [choose_format(shape, tile, allows_bf16=allows_bf16, dtype=dtype)]
+    if given is not None:
+        found.append(choose_format(shape, allows_bf16=allows_bf16, dtype=dtype))
+        found += [choose_format(shape, tile, dtype=dtype) for tile in (0, *tiles)]
     return [ConvWeights(own, axes) for own in found]
 
 
@@ -94,7 +95,12 @@ def find_packed(site: ConvSite) -> Choice | None:
     lowering, tensor_id = site.lowering, site.op.inputs[1].id
     given = None if site.group.compressed else lowering.find_given(tensor_id, layouts)
     if isinstance(given, ConvWeights):
-        own = PackedWeights(lowering.any_value(tensor_id).as_bytes, given.format, site.bias)
+        brought = lowering.any_value(tensor_id)
+        panels = brought.as_bytes
+        if given.is_depthwise:  # those of another type than kernels read are so few that they become a temporary
+            kept = Value(given.reads, (prod(brought.shape),), (1,), brought.buffer)
+            panels = lowering.typed(kept).as_bytes
+        own = PackedWeights(panels, given.format, site.bias)
         return Choice(lambda place: _emit(site, own, place), site.target())
     weights = layouts[0]
     packed = pack_floats(site, weights, weights.format, weights.axes.outer, weights.out_channels)
@@ -125,8 +131,8 @@ def _find_layouts(site: ConvSite) -> list[ConvWeights]:
         return []
     types = {lowering.dtypes[op.inputs[0].id], dtype}
     is_bf16 = allows_bf16("bf16" if types == {DataType.BF16} else lowering.fpmath, types)
-    is_given = front is None and lowering.is_given(op.inputs[1].id)
-    return _find_formats(site, lowering.prefer, allows_bf16=is_bf16, all_of_them=is_given) if site.suits_panels else []
+    given = dtype if front is None and lowering.is_given(op.inputs[1].id) else None
+    return _find_formats(site, lowering.prefer, allows_bf16=is_bf16, given=given) if site.suits_panels else []
 
 
 def find_unpacked(site: ConvSite) -> Choice | None:

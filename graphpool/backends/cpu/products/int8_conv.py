@@ -49,7 +49,7 @@ def find_int8(site: ConvSite) -> Choice | None:
     if layout is None:
         return None
     is_given, place = lowering.find_given(tensor_id, [layout]) is not None, site.target()
-    panels = weights.as_bytes if is_given else _pack(site, weights, layout)
+    panels = _given_panels(site, weights, layout) if is_given else _pack(site, weights, layout)
     columns = () if layout.is_depthwise else zero_points[1]
     packed = PackedWeights(panels, layout.format, site.bias, zero_point=zero_points[0], columns=columns)
     return Choice(lambda _: _emit(site, packed, place), place, None if is_given else panels, is_filled=True)
@@ -67,13 +67,26 @@ def _find_layout(site: ConvSite, weights: Value) -> ConvWeights | None:
     ic, oc = weights.shape[inner], weights.shape[outer]
     shape = ConvShape(ic * groups, oc, kernel, groups, per_axis(op.attrs, "dilations", len(kernel)))
     if groups > 1 and groups == oc and ic == 1:
-        zero_points = _zero_points(site)
-        zero_point = int(zero_points[0]) if len(set(zero_points)) == 1 else None
-        return ConvWeights(Int8DepthwiseFormat(shape), axes, zero_point) if prod(kernel) <= MOST_TAPS else None
+        is_given = lowering.is_given(site.group.dequantized[1].inputs[0].id)
+        dtype = weights.dtype if is_given else DataType.F32
+        return ConvWeights(Int8DepthwiseFormat(shape, dtype.value), axes) if prod(kernel) <= MOST_TAPS else None
     source = lowering.shapes[op.inputs[0].id]
     if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1) or spans_too_much(op, source, site.result, kernel):
         return None
     return ConvWeights(Int8ConvFormat(shape, weights.dtype.value), axes)
+
+
+def _given_panels(site: ConvSite, weights: Value, layout: ConvWeights) -> Value:
+    """Weights that the user has packed, as the kernel reads them."""
+    if not layout.is_depthwise:
+        return weights.as_bytes
+    shape = tuple(pick(weights.shape, _panel_order(layout.axes)))
+    kept = Value(weights.dtype, shape, strides_in(shape, range(len(shape))), weights.buffer)
+    if not any(_zero_points(site)):
+        return site.lowering.typed(kept).as_bytes
+    panels = site.lowering.temporary((4 * prod(shape),), DataType.U8)
+    _widen(site, kept, panels)
+    return panels
 
 
 def _zero_points(site: ConvSite) -> Sequence[float]:
@@ -82,21 +95,31 @@ def _zero_points(site: ConvSite) -> Sequence[float]:
 
 
 def _pack(site: ConvSite, weights: Value, layout: ConvWeights) -> Value:
-    """Plain weights packed, those of depthwise convolutions less the zero points of their channels."""
-    lowering, axes = site.lowering, layout.axes
-    order = [*axes.kernel, axes.inner, axes.outer]
+    """Plain weights packed."""
 
     def fill(panels: Value) -> None:
-        if not layout.is_depthwise:
-            lowering.pack(layout, weights, panels)
-            return
-        region = Region(lowering, weights.shape)
-        zero_points = region.literal(_zero_points(site), axes.outer)
-        place = Value(DataType.F32, weights.shape, strides_in(weights.shape, order), panels.buffer)
-        region.write(place, region.binary("sub", region.load(weights), zero_points))
-        region.emit("eltwise(w - zp)")
+        if layout.is_depthwise:
+            order = _panel_order(layout.axes)
+            shape, strides = (tuple(pick(numbers, order)) for numbers in (weights.shape, weights.strides))
+            _widen(site, weights._replace(shape=shape, strides=strides), panels)
+        else:
+            site.lowering.pack(layout, weights, panels)
 
-    return lowering.packed_constant([weights], layout.nbytes, fill)
+    return site.lowering.packed_constant([weights], layout.nbytes, fill)
+
+
+def _panel_order(axes: ConvAxes) -> list[int]:
+    """Axes of depthwise weights as they lie in panels."""
+    return [*axes.kernel, axes.inner, axes.outer]
+
+
+def _widen(site: ConvSite, weights: Value, panels: Value) -> None:
+    """Write depthwise weights, in the order of panels, to panels of f32, less the zero points of their channels."""
+    region, ndim = Region(site.lowering, weights.shape), len(weights.shape)
+    zero_points = region.literal(_zero_points(site), ndim - 1)
+    place = Value(DataType.F32, weights.shape, strides_in(weights.shape, range(ndim)), panels.buffer)
+    region.write(place, region.binary("sub", region.load(weights), zero_points))
+    region.emit("eltwise(w - zp)")
 
 
 def _emit(site: ConvSite, weights: PackedWeights[ConvFormat], place: Value) -> Value:
