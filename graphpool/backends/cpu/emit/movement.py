@@ -55,10 +55,15 @@ def lower_reorder(lowering: Lowering, op: Op) -> None:
         lowering.finish(result, source)
         return
     if source.layout is None and place.layout is not None:
-        fill(lowering, place.as_bytes, 0.0)  # what packing leaves out between parts
-        lowering.pack(place.layout, source, place.as_bytes)
+        kept = place.as_elements(place.layout.kept, place.layout.nbytes)
+        panels = place if kept.dtype is DataType.F32 else lowering.temporary((place.layout.npanel_floats,))
+        fill(lowering, panels.as_bytes, 0.0)  # what packing leaves out between parts
+        lowering.pack(place.layout, source, panels.as_bytes)
+        if panels is not place:
+            lowering.move(panels, kept)
     elif source.layout is not None and place.layout is None:
-        lowering.unpack(source.layout, source.as_bytes, place)
+        panels = lowering.typed(source.as_elements(source.layout.kept, source.layout.nbytes))
+        lowering.unpack(source.layout, panels.as_bytes, place)
     elif source.layout == place.layout:
         lowering.move(source.as_bytes, place.as_bytes)
     else:

@@ -83,6 +83,16 @@ class WeightLayout(ABC):
     kind: ClassVar[int]
 
     @property
+    def kept(self) -> DataType:
+        """Type of elements that users keep; where it is not f32, `pack` writes panels of f32 from which they come."""
+        return DataType.F32
+
+    @property
+    def npanel_floats(self) -> int:
+        """Elements of these panels."""
+        return self.nbytes // self.kept.numpy.itemsize
+
+    @property
     @abstractmethod
     def reads(self) -> DataType:
         """Type from which `pack` takes plain weights; `unpack` writes it."""
@@ -476,13 +486,19 @@ class PhaseWeights(WeightLayout):
     """Weights of a transposed convolution, whose taps are those of several small convolutions, turned round.
 
     Along an axis every `steps`-th tap belongs to the same phase. `shape` is that of the whole, `dilations` are those of
-    the phases.
+    the phases. Users may keep them in the type of the plain weights, from which a run makes panels.
     """
 
     kind = 4
     shape: ConvShape
     axes: ConvAxes
     steps: tuple[int, ...]
+    dtype: DataType = DataType.F32
+
+    @property
+    def kept(self) -> DataType:
+        """See `WeightLayout`."""
+        return self.dtype
 
     @property
     def reads(self) -> DataType:
@@ -492,7 +508,7 @@ class PhaseWeights(WeightLayout):
     @classmethod
     def decode(cls, number: int, dtype: DataType, shape: tuple[int, ...]) -> PhaseWeights | None:
         """See `WeightLayout`."""
-        found = _split(number, 2, 1, 7, 7, 7, 20)
+        found = _split(number, 2, 1, 7, 7, 7, 20, 1)
         if found is None or not 3 <= len(shape) <= 5 or dtype not in _FLOATS:
             return None
         axes, groups = ConvAxes.find(len(shape), found[0]), found[5]
@@ -501,7 +517,8 @@ class PhaseWeights(WeightLayout):
         if 0 in steps or prod(steps) > MOST_PHASES:
             return None
         dilations = (*[1] * (len(kernel) - 1), 1 + found[1])
-        layout = cls(ConvShape(shape[axes.inner], shape[axes.outer] * groups, kernel, groups, dilations), axes, steps)
+        own = ConvShape(shape[axes.inner], shape[axes.outer] * groups, kernel, groups, dilations)
+        layout = cls(own, axes, steps, dtype if found[6] else DataType.F32)
         return layout if layout.number == number else None
 
     @property
@@ -509,17 +526,25 @@ class PhaseWeights(WeightLayout):
         """See `WeightLayout`."""
         steps = (*self.steps, 0, 0)[:3]
         is_dilated = (self.shape.dilations or (1,))[-1] > 1
-        return ((self.axes.code, 2), (is_dilated, 1), *((step, 7) for step in steps), (self.shape.groups, 20))
+        kept = self.dtype is not DataType.F32
+        return (
+            (self.axes.code, 2),
+            (is_dilated, 1),
+            *((step, 7) for step in steps),
+            (self.shape.groups, 20),
+            (kept, 1),
+        )
 
     @property
     def name(self) -> str:
         """For messages."""
-        return f"f32 panels of a transposed convolution of strides {self.steps} and {self.shape.groups} groups"
+        return f"{self.dtype} panels of a transposed convolution of strides {self.steps} and {self.shape.groups} groups"
 
     @property
     def nbytes(self) -> int:
         """See `WeightLayout`."""
-        return sum(aligned(own.nbytes) for own, _ in self.phases().values())
+        panels_nbytes = sum(aligned(own.nbytes) for own, _ in self.phases().values())
+        return panels_nbytes * self.dtype.numpy.itemsize // DataType.F32.numpy.itemsize
 
     def phases(self) -> dict[tuple[int, ...], tuple[ConvFormat, int]]:
         """First tap of each phase -> its format, and where it begins. Unit: bytes."""

@@ -67,6 +67,10 @@ class Value(NamedTuple):
         """All that the buffer holds."""
         return Value(DataType.U8, (self.buffer.nbytes,), (1,), self.buffer)
 
+    def as_elements(self, dtype: DataType, nbytes: int) -> Value:
+        """So many bytes of the buffer, from its beginning, as elements of a type."""
+        return Value(dtype, (nbytes // dtype.numpy.itemsize,), (1,), self.buffer)
+
     @property
     def is_dense(self) -> bool:
         """Whether the elements lie row-major without gaps."""

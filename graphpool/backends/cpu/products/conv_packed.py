@@ -98,8 +98,7 @@ def find_packed(site: ConvSite) -> Choice | None:
         brought = lowering.any_value(tensor_id)
         panels = brought.as_bytes
         if given.is_depthwise:  # those of another type than kernels read are so few that they become a temporary
-            kept = Value(given.reads, (prod(brought.shape),), (1,), brought.buffer)
-            panels = lowering.typed(kept).as_bytes
+            panels = lowering.typed(brought.as_elements(given.reads, given.nbytes)).as_bytes
         own = PackedWeights(panels, given.format, site.bias)
         return Choice(lambda place: _emit(site, own, place), site.target())
     weights = layouts[0]

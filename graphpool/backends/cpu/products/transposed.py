@@ -83,6 +83,10 @@ class _Axis:
         return None if is_empty else cls(start, count, first, step, taps, begin, end, gap)
 
 
+_LEAST_PIXELS = 196
+"""Of all images, for which weights that users keep in another type are widened in each run: that takes 2 % of it."""
+
+
 Phase = tuple[_Axis, ...]
 
 
@@ -116,8 +120,13 @@ def find_phases(site: ConvSite) -> Choice | None:
     phases = tuple((phase, *formats[tuple(part.first for part in phase)]) for phase in found)
     if not _fits(site, phases, lowering.temporary(site.result, order=_rows_of(site))):  # where results go at worst
         return None
-    if front is None and lowering.find_given(tensor_id, [layout]) is not None:
-        own = PackedWeights(weights.as_bytes, phases, site.bias)
+    own_type = replace(layout, dtype=weights.dtype)
+    is_widened = prod(lowering.shapes[op.inputs[0].id]) >= _LEAST_PIXELS * ic
+    layouts = [own_type, layout] if is_widened else [layout, own_type]
+    given = lowering.find_given(tensor_id, layouts) if front is None else None
+    if given is not None:
+        panels = lowering.typed(weights.as_elements(given.kept, given.nbytes)).as_bytes
+        own = PackedWeights(panels, phases, site.bias)
         return Choice(lambda place: _emit(site, own, place), site.target())
     packed = pack_floats(site, layout, phases, None if groups > 1 else outer, oc)
     return Choice(lambda place: _emit(site, packed, place), packed=packed.panels)

@@ -218,6 +218,16 @@ def test_transposed_convolutions(engine, isa, case):
     Run(builder, engine, convolution(builder, w=w, kind="ConvTranspose", **options)).check()
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("case", ["stride 2", "dilated"])
+@pytest.mark.parametrize(("pixels", "most"), [((14, 14), 2.12), ((5, 5), 4.24)])
+def test_transposed_weights_are_kept_in_their_type_where_images_are_large(engine, isa, case, dtype, pixels, most):
+    builder = graph()
+    options = TRANSPOSED[case] | {"w": (24, 32, 3, 3), "formats": ("NCX", "IOX"), "kind": "ConvTranspose"}
+    [wanted] = Run(builder, engine, convolution(builder, (1, 24, *pixels), dtype=dtype, **options)).check()
+    assert most / 2 < wanted.nbytes / np.prod(wanted.shape) <= most
+
+
 @pytest.mark.parametrize(
     "case", [{"w": (64, 64, 3, 3), "x": (1, 64, 28, 28)}, {"w": (64, 64, 3, 3), "x": (1, 64, 14, 14)}]
 )
