@@ -12,14 +12,15 @@ less.
 
 import argparse
 import json
-import queue
 import re
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from http.client import HTTPConnection
+from collections import deque
+from contextlib import suppress
 
 import numpy as np
 
@@ -30,7 +31,6 @@ ROWS, MOST_ROWS, WORKERS = 256, 1024, 2
 MOST_REQUESTS, DEADLINE_S = 24, 5.0
 LOADS = (0.4, 0.7, 0.9, 1.5)
 """Shares of the capacity."""
-CLIENTS = 64
 COURSES = 10
 """Simulations of each load, with other random numbers."""
 MODEL = demo.model_path("digits_transformer")
@@ -98,47 +98,44 @@ class Running:
 
 
 class Clients:
-    """Threads that send what is due, each request on a connection of its own."""
+    """Sends what is due, each request on a connection of its own, in one thread: many would wait for the GIL."""
 
     def __init__(self, port):
         images = np.ascontiguousarray(np.resize(demo.test_images()[0], (ROWS, 1, 8, 8)), np.float32)
         entry = {"name": "image", "shape": list(images.shape), "datatype": "FP32"}
-        self._head = json.dumps({
+        document = json.dumps({
             "inputs": [entry | {"parameters": {"binary_data_size": images.nbytes}}],
             "outputs": [{"name": "probabilities", "parameters": {"binary_data": True}}],
         }).encode()  # fmt: skip
-        self._body, self._port = self._head + images.tobytes(), port
+        body, self._address = document + images.tobytes(), ("127.0.0.1", port)
+        lines = ["POST /v2/models/digits_transformer/infer HTTP/1.1", "Host: 127.0.0.1", "Connection: close"]
+        lines += [f"Inference-Header-Content-Length: {len(document)}", f"Content-Length: {len(body)}"]
+        self._message = "\r\n".join([*lines, "", ""]).encode() + body
 
     def send(self, times_s):
         """When each request was sent, on the clock of all processes, the status of its answer, and how long it took."""
-        due, answers = queue.Queue(), []
-
-        def work():
-            headers = {"Inference-Header-Content-Length": str(len(self._head))}
-            while due.get():
-                start_s = time.perf_counter()
-                connection = HTTPConnection("127.0.0.1", self._port, timeout=60)
-                try:
-                    connection.request("POST", "/v2/models/digits_transformer/infer", self._body, headers)
-                    answer = connection.getresponse()
-                    answer.read()
-                    status = answer.status
-                except ConnectionError:  # refused, and closed, before all was read
-                    status = 503
-                answers.append((start_s, status, time.perf_counter() - start_s))
-                connection.close()
-
-        threads = [threading.Thread(target=work) for _ in range(CLIENTS)]
-        for thread in threads:
-            thread.start()
-        begin_s = time.perf_counter()
-        for time_s in times_s:
-            time.sleep(max(begin_s + time_s - time.perf_counter(), 0.0))
-            due.put(True)
-        for _ in threads:
-            due.put(False)
-        for thread in threads:
-            thread.join()
+        due, answers, begin_s = deque(times_s), [], time.perf_counter()
+        with selectors.DefaultSelector() as waiting:
+            while due or waiting.get_map():
+                if due and begin_s + due[0] <= time.perf_counter():
+                    due.popleft()
+                    start_s, connection = time.perf_counter(), socket.create_connection(self._address, timeout=60)
+                    waiting.register(connection, selectors.EVENT_READ, (start_s, bytearray()))
+                    with suppress(ConnectionError):  # refused, and closed, before all was read
+                        connection.sendall(self._message)
+                until_s = max(begin_s + due[0] - time.perf_counter(), 0.0) if due else None
+                for key, _ in waiting.select(until_s):
+                    start_s, answer = key.data
+                    try:
+                        part = key.fileobj.recv(1 << 16)
+                    except ConnectionError:
+                        part = b""
+                    answer += part
+                    if not part:
+                        status = int(answer[9:12]) if answer else 503
+                        answers.append((start_s, status, time.perf_counter() - start_s))
+                        waiting.unregister(key.fileobj)
+                        key.fileobj.close()
         return [np.array(column) for column in zip(*sorted(answers), strict=True)]
 
 

@@ -47,8 +47,9 @@ class Service:
     overhead_s : float or sequence of float, default=0.0
         That a lone request takes beside its run, as one time or several that were measured: half before, for reading
         and parsing, and half behind it, for writing. The least of them is taken for one request at a time; what is
-        above it requests wait for beside one another, as for a processor. While runs go on it takes longer, as one more
-        run would. Unit: seconds.
+        above it requests wait for beside one another, as for a processor, and none overtakes another. While runs go on
+        it takes longer, as one more run would; while all of several workers run it shares their processors. Unit:
+        seconds.
 
     Raises
     ------
@@ -192,7 +193,7 @@ class _Replica:
         self._waiting: deque[tuple[int, float]] = deque()  # with when it came into the queue
         self._running: list[_Run] = []
         self._leaving: list[float] = []  # a heap: when those that have run are answered
-        self._parser_free_s = 0.0
+        self._parser_free_s = self._noticed_s = 0.0
         self._message_s = float(np.min(run.service.overhead_s)) / 2
         self._times = RunTimes(run.service.deadline_s)
         self._since_s = 0.0  # up to which runs have gone on
@@ -238,7 +239,8 @@ class _Replica:
         begin_s = self._clock.work_s(max(self._parser_free_s, now_s))
         self._parser_free_s = self._clock.time_s(begin_s + self._message_s * self._slowness_beside)
         waited_s = max(self._run.draw_overhead_s() / 2 - self._message_s, 0.0)
-        return self._parser_free_s + waited_s * self._slowness_beside
+        self._noticed_s = max(self._noticed_s, self._parser_free_s + waited_s * self._slowness_beside)
+        return self._noticed_s  # in order: one thread does both
 
     def end(self, now_s: float, change: int) -> None:
         """The run that has least left is over, unless others have begun or ended since that was foretold."""
@@ -268,9 +270,14 @@ class _Replica:
 
     @property
     def _slowness_beside(self) -> float:
-        """Time that a message takes now, as a share of that while nothing runs: each run adds what one more would."""
-        workers, alone = self._service.workers, self._service.times.alone_share
-        return 1.0 if workers == 1 else 1 + (1 / alone - 1) * len(self._running) / (workers - 1)
+        """Time that a message takes now, as a share of that while nothing runs.
+
+        Each run adds what one more would; where all workers run the message has a share of their processors.
+        """
+        workers, alone, nruns = self._service.workers, self._service.times.alone_share, len(self._running)
+        if workers == 1:  # which may have many processors
+            return 1.0
+        return (1 + (1 / alone - 1) * nruns / (workers - 1)) * max((nruns + 1) / workers, 1.0)
 
     def _foretell(self) -> None:
         """Expect the end of the run that has least left."""

@@ -140,8 +140,10 @@ def test_requests_wait_beside_one_another_for_what_is_above_the_least_overhead()
     lone = simulate(service, np.arange(4000) * 10.0).latency_s - 1.01
     assert np.unique(lone.round(6)).tolist() == [0.0, 1.0, 2.0]  # for neither message, one of them, or both
     assert lone.mean() == pytest.approx(np.mean(overheads) - 1, rel=0.1)
-    busy = simulate(service, poisson_arrivals(0.9, 4000)).latency_s
-    alike = simulate(Service(times=service.times, workers=50, overhead_s=1.0, **FOR_EVER), poisson_arrivals(0.9, 4000))
+    arrivals = poisson_arrivals(0.9, 4000)
+    busy = simulate(service, arrivals).latency_s
+    assert np.diff(arrivals + busy).min() >= 0  # none overtakes another
+    alike = simulate(Service(times=service.times, workers=50, overhead_s=1.0, **FOR_EVER), arrivals)
     assert busy.mean() - alike.latency_s.mean() < 1.0  # beside: in one queue of such requests it would not end
 
 
@@ -248,6 +250,12 @@ def test_what_is_read_while_runs_go_on_takes_longer():
     service = Service(times=ServiceTimes({1: 0.010}, alone_share=0.5), workers=2, overhead_s=0.004)
     answers = simulate(service, [0.0, 0.002])  # read until 2 and 6 ms; runs until 7.5 and 11; written until 11.5 and 15
     assert answers.wait_s.tolist() == pytest.approx([0.002, 0.004])
+
+
+def test_what_is_read_while_all_workers_run_shares_their_processors():
+    service = Service(times=ServiceTimes({1: 0.010}), workers=2, overhead_s=0.004)
+    answers = simulate(service, [0.0, 0.002, 0.0115])  # runs until 12 and 14 ms, so the third is read until 14.5
+    assert answers.wait_s.tolist() == pytest.approx([0.002, 0.002, 0.003])
 
 
 def test_answers_of_one_run_are_written_one_after_another():
