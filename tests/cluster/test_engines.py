@@ -71,7 +71,7 @@ class Watch(threading.Thread):
         self._look, self._is_over = look, threading.Event()
 
     def run(self) -> None:
-        while not self._is_over.wait(0.002):
+        while not self._is_over.wait(0.01):
             self._look()
 
     def __enter__(self) -> Watch:
@@ -186,13 +186,13 @@ def test_ray_serve_answers_from_each_replica(ray: Any, tmp_path: Path) -> None:
         serve.shutdown()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A client of two Dask workers."""
     distributed = pytest.importorskip("distributed", reason="needs distributed, which is not installed")
     import dask
 
-    settings = {"dataframe.convert-string": False, "temporary-directory": str(tmp_path)}
+    settings = {"dataframe.convert-string": False, "temporary-directory": str(tmp_path_factory.mktemp("dask"))}
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "resources": {"MEMORY": 2**30}}
     with (
         dask.config.set(settings),
