@@ -7,10 +7,10 @@ Nothing but NumPy is imported before the library, so that all that it brings is 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,21 +54,25 @@ def use_onnxruntime() -> Callable[[str, int], Callable[[dict[str, Any]], Any]]:
 
 def main() -> None:
     """Print a JSON object."""
-    library, path, file, threads, seconds = sys.argv[1:]
-    with np.load(file) as data:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", choices=("graphpool", "onnxruntime"))
+    for name, kind in (("model", str), ("inputs", str), ("threads", int), ("seconds", float)):
+        parser.add_argument(name, type=kind)
+    given = parser.parse_args()
+    with np.load(given.inputs) as data:
         inputs = dict(data)
-    before, found = resident_nbytes(), {"library": library}
+    before, found = resident_nbytes(), {"library": given.library}
 
     def note(name: str) -> None:
         found[f"{name}_nbytes"] = resident_nbytes() - before
 
-    load = {"graphpool": use_graphpool, "onnxruntime": use_onnxruntime}[library]()
+    load = {"graphpool": use_graphpool, "onnxruntime": use_onnxruntime}[given.library]()
     note("imported")
-    run = load(path, int(threads))
+    run = load(given.model, given.threads)
     note("loaded")
     run(inputs)
     note("first_run")
-    times, end = [], time.monotonic() + float(seconds)
+    times, end = [], time.monotonic() + given.seconds
     while len(times) < RUNS or time.monotonic() < end:
         start = time.perf_counter_ns()
         run(inputs)
