@@ -8,6 +8,7 @@ The bars: at most 0.8 us for a ReLU on 64 floats with prepared tensors, no alloc
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 
@@ -77,6 +78,7 @@ def nanoseconds(compiled, stream, ins, outs, count=20_000):
 
 def main():
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     with gp.Engine(threads=1) as engine:
         relu = relu_call(engine)
         relu[0].execute(*relu[1:])

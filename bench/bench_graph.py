@@ -8,6 +8,7 @@ The bar: 1,000 ops in under 50 ms, growing linearly.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 
@@ -61,6 +62,7 @@ def test_partition(benchmark, make, n):
 
 def main():
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     partition(chain, 10)
     print(f"{'graph':8} {'ops':>6} {'partitions':>10} {'ms':>8} {'us/op':>6}")
     for make in (chain, layers):

@@ -12,6 +12,7 @@ brought in above all.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import subprocess
@@ -114,13 +115,16 @@ def main() -> None:
         path, source, tiny = sys.argv[2:]
         print(json.dumps(measure(Path(path), source, Path(tiny))))
         return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.onnx")
+    models = parser.parse_args().models
     with tempfile.TemporaryDirectory() as scratch:
         make_models(Path(scratch))
         tiny = Path(scratch) / "tiny.onnx"
         made = sorted(path for path in Path(scratch).glob("*.onnx") if path != tiny)
         print("| model | source | file, MiB | budget holds | high | of file and budget | left after close |")
         print("|---|---|--:|--:|--:|--:|--:|")
-        for path in list(map(Path, sys.argv[1:])) or made:
+        for path in models or made:
             for source in SOURCES:
                 command = [sys.executable, "-m", "bench.bench_load_memory", "--child", str(path), source, str(tiny)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)

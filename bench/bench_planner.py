@@ -8,8 +8,8 @@ twentieth of the nodes. Nodes and not seconds limit both, so sizes are the same 
 time.
 """
 
+import argparse
 import random
-import sys
 import time
 from pathlib import Path
 
@@ -106,4 +106,7 @@ def print_table(folder, node_limit):
 
 
 if __name__ == "__main__":
-    print_table(sys.argv[1] if len(sys.argv) > 1 else case_folder(), int(sys.argv[2]) if len(sys.argv) > 2 else 400_000)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", default=case_folder())
+    parser.add_argument("nodes", nargs="?", type=int, default=400_000)
+    print_table(**vars(parser.parse_args()))

@@ -7,12 +7,12 @@ Scratch is written as a kernel would, a byte for every cache line. Sizes that va
 pool has room for the largest.
 """
 
+import argparse
 import ctypes
 import mmap
 import random
 import resource
 import statistics
-import sys
 import threading
 import time
 
@@ -184,4 +184,6 @@ def print_table(rounds):
 
 
 if __name__ == "__main__":
-    print_table(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rounds", nargs="?", type=int, default=30)
+    print_table(**vars(parser.parse_args()))

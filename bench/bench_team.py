@@ -8,6 +8,7 @@ Times are the best of many, taken in turns: what a busy machine adds, no thread 
 
 from __future__ import annotations
 
+import argparse
 import threading
 import time
 from contextlib import contextmanager
@@ -154,6 +155,7 @@ def test_roll_call(benchmark, threads):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for threads in (2, 4):
         spinning, asleep = wake_latency(threads, 0), wake_latency(threads, 1e-3)
         print(f"{threads} threads answer: {spinning:.1f} us spinning, {asleep:.1f} us asleep")
