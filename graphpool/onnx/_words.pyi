@@ -5,7 +5,6 @@ import numpy as np
 
 from graphpool.runtime.host_room import HostNeed, ValueBound
 
-def are_texts(items: list[Any]) -> bool: ...
 def texts_of(items: list[Any], shape: Sequence[int] | int) -> np.ndarray[Any, Any]: ...
 
 class TextFunction:

@@ -28,14 +28,6 @@ cdef enum:
     _LISTED_NBYTES = 8 + 32     # of a list with numbers or texts, for each
 
 
-def are_texts(list items not None):
-    """Whether each item is a ``str``."""
-    for item in items:
-        if not isinstance(item, str):
-            return False
-    return True
-
-
 cdef Py_ssize_t _count(gp_array *array) noexcept:
     """How many elements it has."""
     cdef Py_ssize_t k, count = 1
