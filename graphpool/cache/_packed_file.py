@@ -20,18 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, brief, explain
 from ..mapped_file import MappedFile, open_regular
 from ._handle import ConstantBuffer
 from ._quick import KEYS_NBYTES, Digest
-from .identity import digest_of
+from .identity import Fingerprint, PackedKey, digest_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..typing import MemoryResource
     from ._checked_files import CheckedFiles
-    from .identity import PackedKey
 
 MAGIC = b"GPPACK\x00\x02"
 HEADER_NBYTES = 4096
@@ -72,7 +71,11 @@ class _StoredFile(MappedFile):
 
 
 def file_name(key: PackedKey) -> str:
-    """A name for the key, the same in every process."""
+    """A name for the key, the same in every process; InvalidArgumentError for what is no key."""
+    is_key = isinstance(key, PackedKey) and isinstance(key.content, Fingerprint)
+    if not (is_key and isinstance(key.layout, str) and isinstance(key.isa, str)):
+        accepted = "a PackedKey of a fingerprint and two strings"
+        raise InvalidArgumentError(explain("key of a packed weight", accepted=accepted, got=brief(key)))
     return digest_of(json.dumps(describe_key(key)).encode()).hex() + (".program" if is_program(key) else ".packed")
 
 
@@ -85,6 +88,18 @@ def describe_key(key: PackedKey) -> list[Any]:
     """What a key is, for JSON."""
     content = key.content
     return [content.digest.hex(), content.dtype, list(content.shape), key.layout, key.isa]
+
+
+def as_bytes(data: Any) -> memoryview:
+    """The bytes of what is to be stored; InvalidArgumentError where they do not lie one behind the other."""
+    try:
+        if isinstance(data, np.ndarray) and data.flags.c_contiguous:
+            data = data.reshape(-1).view(np.uint8)  # types of ml_dtypes are none of buffers
+        view = memoryview(data)
+        return view.cast("B") if view.nbytes else memoryview(b"")
+    except (BufferError, TypeError, ValueError) as error:
+        accepted, got = "a C-contiguous array or buffer", f"{type(data).__name__} ({error})"
+        raise InvalidArgumentError(explain("data of a packed weight", accepted=accepted, got=got)) from error
 
 
 def _header(key: PackedKey, data: memoryview) -> bytes:

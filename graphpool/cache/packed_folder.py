@@ -26,6 +26,7 @@ from ._digest_file import digests_name, encode_digests, read_digests
 from ._packed_file import (
     HEADER_NBYTES,
     DamagedFileError,
+    as_bytes,
     copy_file,
     file_name,
     is_program,
@@ -144,6 +145,8 @@ class PackedStore:
 
         Raises
         ------
+        InvalidArgumentError
+            The key is none.
         OutOfMemoryError
             The resource has no room for it.
         """
@@ -202,8 +205,13 @@ class PackedStore:
         -------
         is_kept : bool
             False if it can never fit, or the disk refuses it (with one warning).
+
+        Raises
+        ------
+        InvalidArgumentError
+            The key is none, or the data no contiguous buffer.
         """
-        name, view = file_name(key), memoryview(data).cast("B")
+        name, view = file_name(key), as_bytes(data)
         with self._lock:
             if self._capacity_nbytes is not None and HEADER_NBYTES + view.nbytes > self._capacity_nbytes:
                 self._declined += 1

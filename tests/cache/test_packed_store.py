@@ -6,6 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -70,6 +71,32 @@ def test_nothing_to_store_is_a_file_too(tmp_path):
     store = PackedStore(tmp_path)
     assert store.put(make_key(), b"")
     assert bytes(store.get(make_key())) == b""
+
+
+@pytest.mark.parametrize(
+    "key", [None, "name", make_key()._replace(content=None), make_key()._replace(layout=None), make_key(isa=b"avx512")]
+)
+def test_what_is_no_key_is_named(tmp_path, key):
+    store = PackedStore(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="key of a packed weight; accepted: a PackedKey"):
+        store.get(key)
+    with pytest.raises(InvalidArgumentError, match="key of a packed weight; accepted: a PackedKey"):
+        store.put(key, DATA)
+
+
+@pytest.mark.parametrize("data", [None, 3, DATA[::2], DATA.reshape(30, 100).T, np.empty(3, object)])
+def test_what_is_no_contiguous_buffer_is_named(tmp_path, data):
+    store = PackedStore(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="data of a packed weight; accepted: a C-contiguous"):
+        store.put(make_key(), data)
+    assert not paths(store)
+
+
+@pytest.mark.parametrize("data", [np.empty((0, 3)), np.ones(3, ml_dtypes.bfloat16), np.array(1.0), bytearray(b"abc")])
+def test_whatever_is_contiguous_is_stored(tmp_path, data):
+    store = PackedStore(tmp_path)
+    assert store.put(make_key(), data)
+    assert bytes(store.get(make_key())) == (data.tobytes() if isinstance(data, np.ndarray) else bytes(data))
 
 
 def test_a_second_put_replaces(tmp_path):
