@@ -10,6 +10,7 @@ import numpy as np
 from graphpool._dataclasses import dataclass, replace
 
 from ..drawing import Bar, describe_size, draw_arena, time_unit
+from ..errors import check_instance
 from .inputs import inputs_or_random
 from .page import write_page
 from .tenants import ArenaTenant, find_tenants, match_runs
@@ -88,8 +89,14 @@ class FootprintPicture:
         -------
         page : str
             HTML.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `beside` is no picture.
         """
-        return write_page([self] if beside is None else [self, beside])
+        others = [] if beside is None else [check_instance("beside", beside, FootprintPicture)]
+        return write_page([self, *others])
 
     def save(self, path: str | os.PathLike[str], beside: FootprintPicture | None = None) -> None:
         """Write the page.
@@ -103,6 +110,8 @@ class FootprintPicture:
 
         Raises
         ------
+        InvalidArgumentError
+            `beside` is no picture.
         OSError
             The file cannot be written.
         """

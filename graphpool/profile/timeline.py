@@ -6,6 +6,7 @@ import statistics
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ..errors import check_count
 from ..runtime.machine import EVENT_COST_S
 from ..runtime.scheduling import shared_memory
 from ..schedule import Schedule, Simulation, simulate
@@ -42,7 +43,7 @@ def explain(
     Raises
     ------
     InvalidArgumentError
-        Inputs as in `Model.run`.
+        Inputs as in `Model.run`, or `runs` below 1.
     StateError
         A trace is on, or the model is closed.
 
@@ -54,9 +55,10 @@ def explain(
     Ownership: keeps nothing. Threads: as safe as `file`. Cost: `runs` + 4 runs.
     Source: asked for by users of parallel executors, who could not tell why a schedule was slow.
     """
+    check_count("runs", runs)
     given = inputs_or_random(model, inputs)
     executable = model.specialise(given)
-    recorded = trace_runs(model, given, max(runs, 1))
+    recorded = trace_runs(model, given, runs)
     out = sys.stdout if file is None else file
     for primitive in (compiled.primitive for compiled in executable.compiled):
         if primitive is not None and len(primitive.program):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool._dataclasses import dataclass, replace
 
 from ..drawing import Bar, describe_size, describe_time, draw_rows, make_figure, size_unit, time_unit
-from ..errors import InvalidArgumentError, StateError, explain
+from ..errors import InvalidArgumentError, StateError, check_count, explain
 from ..runtime._trace import Recorder
 from ..runtime.primitive import primitive_of
 from ..schedule import Simulation
@@ -87,7 +87,7 @@ class Trace:
     """
 
     def __init__(self, capacity: int = _PIECES) -> None:
-        self._recorder: Recorder | None = Recorder(capacity)
+        self._recorder: Recorder | None = Recorder(check_count("capacity", capacity))
         self._steps: tuple[TracedStep, ...] = ()
         self._threads: dict[int, str] = {}
         self._footprints: list[tuple[int, Footprint]] | None = None

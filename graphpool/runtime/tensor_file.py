@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool._kernels.core._dispatch import isas
 from graphpool._version import __version__
 from graphpool.cache.identity import digest_of
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, check_instance, explain
 from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.mapped_file import open_regular
 from graphpool.typing import LayoutType
@@ -49,6 +49,8 @@ def save_tensor(path: str | Path, tensor: Tensor) -> None:
 
     Raises
     ------
+    InvalidArgumentError
+        It is no tensor.
     OSError
         The file cannot be written; another one of this name stays as it was.
     StateError
@@ -58,6 +60,7 @@ def save_tensor(path: str | Path, tensor: Tensor) -> None:
     -----
     Cost: one read of the tensor, one write of the file, which is on the disk afterwards.
     """
+    check_instance("tensor", tensor, Tensor)
     lt, data = tensor.lt, tensor.raw()
     strides = lt.strides if lt.layout is LayoutType.STRIDED and not lt.is_dense else None
     values = lt.dtype.value, lt.shape, strides, lt.layout.value, lt.layout_id, lt.property.value

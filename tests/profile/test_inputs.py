@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 import graphpool as gp
@@ -21,3 +22,23 @@ def test_random_inputs_name_what_has_no_shape():
         with pytest.raises(gp.InvalidArgumentError, match="'x' has no fixed shape") as caught:
             random_inputs(model)
     assert caught.value.input_name == "x"
+
+
+@pytest.mark.parametrize("shape", [3, "3x4", (3, -4), (3, 4.0)])
+def test_what_is_no_shape_is_named(shape):
+    ports = ModelPort("x", DataType.F32, (None, 4)), ModelPort("y", DataType.F32, (None, 4))
+    with gp.Engine(threads=1) as engine, Model(ports[:1], ports[1:], towers, engine) as model:
+        assert random_inputs(model, {"x": np.array([3, 4])})["x"].shape == (3, 4)
+        with pytest.raises(gp.InvalidArgumentError, match="shapes: input 'x'; accepted: a sequence of ints"):
+            random_inputs(model, {"x": shape})
+        with pytest.raises(gp.InvalidArgumentError, match="shapes; accepted: a mapping"):
+            random_inputs(model, shape)
+
+
+def test_wrong_arguments_of_profiles_are_named(model, inputs):
+    with pytest.raises(gp.InvalidArgumentError, match="runs; accepted: an int of at least 1; got: 0"):
+        gp.profile.explain(model, inputs, runs=0)
+    with pytest.raises(gp.InvalidArgumentError, match="capacity; accepted: an int of at least 1; got: None"):
+        gp.profile.trace(None)
+    with pytest.raises(gp.InvalidArgumentError, match="beside; accepted: an instance of FootprintPicture"):
+        gp.profile.footprint(model, inputs).html(beside="other.html")

@@ -56,6 +56,12 @@ def test_tensors_come_back(engine, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["w"]
 
 
+def test_the_order_of_arguments_is_told(engine, tmp_path):
+    tensor = gp.Tensor(gp.LogicalTensor(0, "f32", (2,)), engine, np.zeros(2, np.float32))
+    with pytest.raises(gp.InvalidArgumentError, match="tensor; accepted: an instance of Tensor"):
+        gp.save_tensor(tensor, tmp_path / "w")
+
+
 @pytest.mark.skipif(len(ISAS) < 2, reason="one instruction set")
 def test_another_instruction_set_refuses_by_name(engine, tmp_path, monkeypatch):
     gp.save_tensor(tmp_path / "w", packed_weights(engine))
