@@ -171,8 +171,8 @@ def _range(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> Ho
     """Of known integers: those of others are sums of rounded steps."""
     if not _are_arrays(node, known) or known[node.input[0]].dtype.kind != "i" or not known[node.input[2]].any():
         return None
-    start, limit, step = [known[name].reshape(())[()] for name in node.input]
-    return lambda inputs, outputs: [np.arange(start, limit, step, dtype=start.dtype)]
+    dtype, bounds = known[node.input[0]].dtype, [int(known[name].reshape(())) for name in node.input]
+    return lambda inputs, outputs: [np.arange(*bounds, dtype=dtype)]
 
 
 def _transpose(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
