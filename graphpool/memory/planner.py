@@ -397,16 +397,22 @@ def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> Problem:
 
 def check_buffers(items: Sequence[BufferInfo]) -> None:
     """Refuse buffers that have no meaning, and ids that occur twice."""
-    seen: set[Hashable] = set()
     for item in items:
         _check_buffer(item)
+    _check_ids(items)
+
+
+def _check_ids(items: Sequence[BufferInfo]) -> None:
+    """Refuse ids that occur twice."""
+    seen: set[Hashable] = set()
+    for item in items:
         if item.id in seen:
             raise InvalidArgumentError(explain(f"buffer {item.id!r} occurs twice", accepted="unique ids"))
         seen.add(item.id)
 
 
-def _check_buffer(item: BufferInfo) -> None:
-    """Refuse what has no meaning, naming the buffer."""
+def _check_buffer(item: BufferInfo, where: str = "") -> None:
+    """Refuse what has no meaning, naming the buffer, and where it was read."""
     try:
         hash(item.id)
     except TypeError:
@@ -429,7 +435,7 @@ def _check_buffer(item: BufferInfo) -> None:
         problem = f"gaps {item.gaps} leave the lifetime or are empty"
     else:
         return
-    raise InvalidArgumentError(explain(f"buffer {item.id!r}: {problem}"), buffer_id=item.id)
+    raise InvalidArgumentError(explain(f"{where}buffer {item.id!r}: {problem}"), buffer_id=item.id)
 
 
 def _live_sizes(problem: Problem) -> Live:
@@ -575,11 +581,17 @@ def read_csv(path: str | Path) -> list[BufferInfo]:
     Raises
     ------
     InvalidArgumentError
-        The file is no CSV in UTF-8, a column is missing, or a value is no number; the message names the line.
+        The file is no CSV in UTF-8, a column is missing, or an id occurs twice; or a value is no number or a buffer has
+        no meaning, and the message names the line.
     """
     from graphpool.csv_rows import read_rows
 
-    return [_parse(row, where) for where, row in read_rows(path, _REQUIRED)]
+    items = []
+    for where, row in read_rows(path, _REQUIRED):
+        items.append(_parse(row, where))
+        _check_buffer(items[-1], f"{where}: ")
+    _check_ids(items)
+    return items
 
 
 def write_csv(path: str | Path, buffers: Iterable[BufferInfo], plan: MemoryPlan | None = None) -> None:

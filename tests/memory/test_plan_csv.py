@@ -65,6 +65,8 @@ def test_only_four_columns_are_needed_and_others_ignored(tmp_path):
         ("x" * 200_000, "accepted: CSV in UTF-8"),
         ("id,lower,upper,size\n1,2,3,4,5\n", "line 2 is longer than the first; accepted: 4 values; got: 5"),
         ("id,lower,upper,size,size\n1,2,3,4,5\n", "has a column twice"),
+        ("id,lower,upper,size\n1,2,3,4\n2,3,3,4\n", r"line 3: buffer '2': lifetime \[3, 3\) is empty"),
+        ("id,lower,upper,size\n1,2,3,4\n1,5,6,4\n", "buffer '1' occurs twice"),
     ],
 )
 def test_malformed_files_are_named(tmp_path, text, message):
