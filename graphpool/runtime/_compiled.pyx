@@ -17,7 +17,7 @@ from ._tensor cimport Signature, Tensor, signature_of
 import warnings
 
 from . import blas_threads
-from .constant_part import key_of
+from .constant_part import execution_key
 from .scheduling import SEQUENTIAL
 from ._program import FIRST_EXTERNAL
 from ._tensor import as_tensors
@@ -344,7 +344,7 @@ cdef class CompiledPartition:
         cdef int64_t nbytes[MAX_PORTS]
         if stream.engine is not self.engine or stream.closed or self.closed:
             self._check_stream(stream)
-        key = None if options is None else key_of(options)
+        key = None if options is None else execution_key(options)
         if outputs is None:
             outputs = [Tensor(lt, self.engine) for lt in self.outputs]
         # tuples of our own: nobody can take a tensor out of them, and so free its memory, while the program runs
@@ -392,7 +392,7 @@ cdef class CompiledPartition:
         cdef PyObject *held[MAX_PORTS]
         if self.closed:
             raise StateError(explain("the compiled partition is closed", hint="compile the partition again"))
-        key = key_of(options)
+        key = execution_key(options)
         if self.nparts:
             tensors = self._match(as_tensors(inputs), 0, self.ninputs)
             constants = self.all_constants()

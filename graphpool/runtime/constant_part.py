@@ -125,7 +125,7 @@ class ExecuteOptions:
             raise InvalidArgumentError(message) from error
 
 
-def key_of(options: ExecuteOptions | None) -> Hashable:
+def execution_key(options: ExecuteOptions | None) -> Hashable:
     """The key that an execution was given, if any; InvalidArgumentError for what are no options."""
     return None if options is None else check_instance("options", options, ExecuteOptions).key
 
