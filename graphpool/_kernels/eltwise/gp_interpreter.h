@@ -456,7 +456,7 @@ static int GP_NAME(has_column)(const gp_eltwise *program, int64_t row)
 }
 
 /* Elements of a block: all registers have room in twice `most`, and in `most` those that are no kept ones, of which mostly a
- * group is touched. */
+ * group is touched. A multiple of 64, which are stored as bytes at once. */
 static int64_t GP_NAME(find_block)(const gp_eltwise *program, int64_t most)
 {
     const gp_instr *instr = gp_eltwise_instrs(program);
@@ -465,7 +465,7 @@ static int64_t GP_NAME(find_block)(const gp_eltwise *program, int64_t most)
         nchanging -= instr[i].is_kept;
     const int64_t room = nchanging > 0 ? most / nchanging : most, all = 2 * most / program->nregisters;
     const int64_t block = all < room ? all : room;
-    return (block < GP_BLOCK ? block : GP_BLOCK) & -GP_NAME(LANES);
+    return (block < GP_BLOCK ? block : GP_BLOCK) & -64;
 }
 
 /* Blocks end where rows do, if they hold an end of one, so that few views begin anew within a block. */
