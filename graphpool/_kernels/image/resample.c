@@ -46,10 +46,16 @@ GP_INLINE axis_point find_point(const gp_resample *p, int axis, int64_t o, const
     return (axis_point){low, weight > 0 ? gp_min(low + 1, n - 1) : low, weight};
 }
 
-/* Where the vector of the source begins that a vector of results reads from result o on. */
-GP_INLINE int64_t first_of(const axis_points *x, int64_t o, int64_t n)
+/* Where the vector of the source of n begins that a vector of results reads whose first one is at `low`. */
+GP_INLINE int64_t first_of(int64_t low, int64_t n)
 {
-    return gp_max(gp_min(x->low[o], n - GP_VL), 0);
+    return gp_max(gp_min(low, n - GP_VL), 0);
+}
+
+/* Where the vector of results i begins: the last one ends with the row, if there is a whole one. */
+GP_INLINE int64_t result_of(int64_t i, int64_t m)
+{
+    return gp_max(gp_min(i * GP_VL, m - GP_VL), 0);
 }
 
 /* The tables, with zeros behind them for whole vectors. */
@@ -63,8 +69,9 @@ GP_INLINE axis_points fill_points(const gp_resample *p, char *scratch, const int
         x.low[o] = (int32_t)point.low, x.high[o] = (int32_t)point.high, x.weight[o] = point.weight;
     }
     x.is_dense = 1;
-    for (int64_t i = 0; x.is_dense && i < m; i += GP_VL) {
-        x.is_dense = x.high[gp_min(i + GP_VL, m) - 1] - first_of(&x, i, n) < GP_VL;
+    for (int64_t i = 0; x.is_dense && i * GP_VL < m; i++) {
+        const int64_t at = result_of(i, m);
+        x.is_dense = x.high[gp_min(at + GP_VL, m) - 1] - first_of(x.low[at], n) < GP_VL;
     }
     return x;
 }
@@ -175,33 +182,46 @@ GP_INLINE void spread(const gp_window *w, const axis_points *x, int64_t o, int64
 static void find_picks(const gp_window *w, axis_points *x)
 {
     const int64_t m = w->out[2];
-    for (int64_t i = 0; i < m; i += GP_VL) {
-        const int64_t first = first_of(x, i, w->in[2]);
+    int32_t last[GP_VL]; /* read before what lies there is written over */
+    memcpy(last, x->low + result_of(m, m), sizeof last);
+    for (int64_t i = 0; i * GP_VL < m; i++) {
+        const int64_t at = result_of(i, m);
+        const int32_t *low = at == i * GP_VL ? x->low + at : last, first = (int32_t)first_of(low[0], w->in[2]);
         for (int64_t k = 0; k < GP_VL; k++)
-            x->high[i + k] = x->low[i + k] - (int32_t)first;
-        x->low[i / GP_VL] = (int32_t)first;
+            x->high[i * GP_VL + k] = low[k] - first;
+        x->low[i] = first;
     }
 }
 
-/* The nearest elements of a row of the source of n, in a row of results of m and, where it is another one, in a second. */
-GP_INLINE void pick_row(const axis_points *x, const float *from, int64_t n, float *to, float *second, int64_t m)
+/* Lines of planes of results that read the same plane of the source. */
+typedef struct {
+    int64_t n, m;                 /* elements of a line of the source, of results */
+    const int32_t *sources;       /* the line of the source that each reads */
+    int64_t count;
+    int64_t src_line, dst_line;   /* strides */
+} plane_lines;
+
+/* The nearest elements of a line of the source, in a line of results and, where it is another one, in a second. */
+GP_INLINE void pick_line(const int32_t *restrict first, const int32_t *restrict lanes, const float *restrict from,
+                         int64_t n, float *to, float *second, int64_t m)
 {
-    const int32_t *first = x->low, *lanes = x->high;
-    for (; m > 0; m -= GP_VL, to += GP_VL, second += GP_VL, first++, lanes += GP_VL) {
-        const gp_vf found = n >= GP_VL ? gp_load(from + *first) : gp_load_part(from, n, 0);
-        const gp_vf picked = gp_pick_lanes(found, load_indices(lanes));
-        if (m >= GP_VL) {
-            gp_store(to, picked);
-            gp_store(second, picked);
-        } else {
-            gp_store_part(to, picked, m);
-            gp_store_part(second, picked, m);
-        }
+    int64_t at = 0;
+    for (; at + GP_VL <= m; at += GP_VL, first++, lanes += GP_VL) {
+        const gp_vf picked = gp_pick_lanes(gp_load_some(from + *first, n), load_indices(lanes));
+        gp_store(to + at, picked);
+        gp_store(second + at, picked);
+    }
+    if (at < m) {
+        const gp_vf picked = gp_pick_lanes(gp_load_some(from + *first, n), load_indices(lanes));
+        const int64_t last = gp_max(m - GP_VL, 0);
+        gp_store_part(to + last, picked, m);
+        gp_store_part(second + last, picked, m);
     }
 }
 
 /* The same where an axis shrinks: element by element. */
-static void take_row(const int32_t *restrict low, const float *restrict from, float *restrict to, float *second, int64_t m)
+GP_INLINE void take_line(const int32_t *restrict low, const float *restrict from, float *restrict to, float *second,
+                         int64_t m)
 {
     for (int64_t o = 0; o < m; o++)
         to[o] = from[low[o]];
@@ -209,36 +229,51 @@ static void take_row(const int32_t *restrict low, const float *restrict from, fl
         memcpy(second, to, (size_t)m * sizeof *to);
 }
 
-/* Elements of results that are fetched before they are written. */
-enum { AHEAD = 1024 };
+/* The lines of one plane. Two that read the same line of the source are written at once. */
+GP_INLINE void pick_plane(const axis_points *x, const plane_lines *lines, const float *src, float *to, const int is_dense,
+                          const int is_whole)
+{
+    const int64_t n = lines->n, m = lines->m, step = lines->dst_line;
+    const int32_t *first = x->low, *lanes = x->high;
+    for (const int32_t *source = lines->sources, *const end = source + lines->count; source < end;) {
+        const float *from = src + *source * lines->src_line;
+        const int is_twice = source + 1 < end && source[0] == source[1];
+        float *second = is_twice ? to + step : to;
+        if (!is_dense)
+            take_line(first, from, to, second, m);
+        else
+            pick_line(first, lanes, from, is_whole ? GP_VL : n, to, second, m);
+        source += 1 + is_twice;
+        to = second + step;
+    }
+}
 
-/* n_rows rows of results of planes, plane by plane, so that results are written one behind the other. Two rows that read
- * the same row of the source are written at once. */
-static void pick_rows(const gp_resample *p, const axis_points *x, const int32_t *lines, const gp_row *row, int64_t n_rows,
+/* Functions of their own, so that what their loops need is in registers. */
+#define GP_PICK(name, is_dense, is_whole)                                                                              \
+    static __attribute__((noinline)) void name(const axis_points *x, const plane_lines *lines, const float *src,       \
+                                               float *to)                                                              \
+    {                                                                                                                  \
+        pick_plane(x, lines, src, to, is_dense, is_whole);                                                             \
+    }
+GP_PICK(pick_whole, 1, 1)
+GP_PICK(pick_part, 1, 0)
+GP_PICK(take_some, 0, 0)
+
+/* n_rows rows of results of planes, plane by plane, so that results are written one behind the other. */
+static void pick_rows(const gp_resample *p, const axis_points *x, const int32_t *sources, const gp_row *row, int64_t n_rows,
                       const float *src)
 {
-    const gp_window copy = p->rows.window, *w = &copy; /* that the stores cannot change */
-    const axis_points points = *x;
-    const int64_t n = w->in[2], m = w->out[2], depth = find_point(p, 0, row->od, 0).low;
-    src += row->n * w->src_n + row->c * w->src_c + depth * w->src[0];
-    lines += row->oh;
+    const gp_window *w = &p->rows.window;
+    const plane_lines lines = {w->in[2], w->out[2], sources + row->oh, n_rows, w->src[1], w->dst[1]};
+    src += row->n * w->src_n + row->c * w->src_c + find_point(p, 0, row->od, 0).low * w->src[0];
     for (int64_t c = 0; c < row->channels; c++, src += w->src_c) {
         float *to = row->tile + c * row->ld;
-        for (int64_t r = 0; r < n_rows; r++, to += w->dst[1]) {
-            const float *from = src + lines[r] * w->src[1];
-            const int is_twice = r + 1 < n_rows && lines[r] == lines[r + 1];
-            float *second = to + is_twice * w->dst[1];
-            for (int64_t i = 0; i < m * (1 + is_twice); i += 16)
-                __builtin_prefetch(to + AHEAD + i, 1);
-            if (!points.is_dense)
-                take_row(points.low, from, to, second, m);
-            else if (n >= GP_VL)
-                pick_row(&points, from, GP_VL, to, second, m);
-            else
-                pick_row(&points, from, n, to, second, m);
-            r += is_twice;
-            to = second;
-        }
+        if (!x->is_dense)
+            take_some(x, &lines, src, to);
+        else if (lines.n >= GP_VL && lines.m >= GP_VL)
+            pick_whole(x, &lines, src, to);
+        else
+            pick_part(x, &lines, src, to);
     }
 }
 
