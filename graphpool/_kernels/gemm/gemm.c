@@ -37,6 +37,7 @@
 #define GP_WIDE_ROWS 2
 #define GP_PACK_ROWS 32
 #define GP_PACK_FROM 32
+#define GP_DENSE_NBYTES 32768 /* an L1 data cache: rows of B within it, few panels wide, are read where they lie */
 #define GP_CHAIN 256 /* terms that are summed without a break, so that rounding does not grow with their number */
 #define GP_DOT_ROWS 8
 #define GP_DOT_COLUMNS 64

@@ -102,6 +102,12 @@ static void GP_T(turn)(int64_t k, int64_t cols, const GP_REAL *from, int64_t col
 static void GP_T(pack_panel)(int64_t k, int64_t cols, int64_t width, gp_matrix b, GP_REAL *panel)
 {
     const GP_REAL *from = b.data;
+    if (b.col_stride == 1 && cols == width) {
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t j = 0; j < width; j += GP_LANES)
+                *(GP_T(vec) *)(panel + p * width + j) = *(const GP_T(vec) *)(from + p * b.row_stride + j);
+        return;
+    }
     if (cols < width)
         memset(panel, 0, (size_t)(k * width) * sizeof(GP_REAL));
     if (b.row_stride != 1) {
@@ -118,8 +124,9 @@ static void GP_T(panel_product)(int64_t m, int64_t cols, int64_t k, gp_matrix a,
 {
     const int height = vectors > GP_VECTORS ? GP_WIDE_ROWS : GP_ROWS;
     const int64_t width = (int64_t)vectors * GP_LANES;
+    const int is_dense = b.row_stride <= 4 * width && k * b.row_stride <= GP_DENSE_NBYTES / (int64_t)sizeof(GP_REAL);
     GP_REAL edge[GP_ROWS * GP_VECTORS * GP_LANES];
-    if (k > 0 && (b.col_stride != 1 || cols < width || m >= GP_PACK_FROM)) {
+    if (k > 0 && (b.col_stride != 1 || cols < width || (m >= GP_PACK_FROM && !is_dense))) {
         GP_T(pack_panel)(k, cols, width, b, panel);
         b = (gp_matrix){panel, width, 1};
     }
