@@ -74,7 +74,8 @@ def _paired_axes(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
     """Extent of a tile along the first two axes: a square to turn, or as many whole rows as make up a task.
 
-    Few planes are in one tile, if they are sure to be few.
+    Words of 32 bits, which need no buffer, are turned in longer rows of dst. Few planes are in one tile, if they are sure
+    to be few.
     """
     (first, *_), (second, *_) = axes[:2]
     if 0 < abs(axes[1][1]) < abs(axes[0][1]):
@@ -82,7 +83,7 @@ def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
             planes = max(second, 1)
             return [_TASK_NBYTES // itemsize // planes, planes]
         if is_variable(first) or first > _FEW_PLANES:
-            return [_TURN // 2 if itemsize == 8 else _TURN] * 2
+            return [2 * _TURN, _TURN] if itemsize == 4 else [_TURN // 2 if itemsize == 8 else _TURN] * 2
     row = least(largest(first, 1), _TASK_NBYTES // itemsize)
     return [row, least(largest(second, 1), largest(1, _TASK_NBYTES // itemsize // row))]
 
