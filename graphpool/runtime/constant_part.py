@@ -70,7 +70,7 @@ class ConstantPart:
     sources: tuple[int, ...]
     nbytes: int
     program: Program
-    key: Hashable
+    key: bytes
     restoring: Program | Callable[[], Program] | None = None
     replaces: bool = False
 
@@ -91,7 +91,7 @@ class ConstantPart:
     @cached_property
     def layout(self) -> str:
         """The key as a name for files, which holds for one version of graphpool."""
-        return f"{__version__}:{digest_of_text(repr(self.key).encode()).hex()}"
+        return f"{__version__}:{digest_of_text(self.key).hex()}"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import math
 from functools import cache
 from operator import itemgetter
+from sys import intern
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.number cimport PyNumber_Index
@@ -70,12 +71,8 @@ def join_blocks(blocks):
     return Block(data, tuple(patches)) if patches else data
 
 
-cdef class _Slot:
-    """Where a field has its numbers: the first of them, how many to a row, and all; `inner` is the struct of each."""
-
-    cdef Py_ssize_t start, pitch, count
-    cdef tuple shape
-    cdef Record inner
+cdef struct Slot:  # where a field has its numbers: the first of them, how many to a row, all, and how many axes
+    Py_ssize_t start, pitch, count, naxes
 
 
 cdef class Record:
@@ -90,30 +87,33 @@ cdef class Record:
 
     cdef readonly Py_ssize_t nbytes
     cdef Py_ssize_t _alignment, _count
-    cdef dict _slots
+    cdef dict _fields  # name -> number of the field
+    cdef list _inners  # the struct of each field, None for numbers
+    cdef Slot *_slots
     cdef Number *_numbers
 
     def __init__(self, str fields not None):
         cdef Record inner
-        cdef _Slot slot
+        cdef Slot *slot
         cdef Py_ssize_t alignment, nbytes
         cdef list listed = _declared(fields)
         if self._numbers is not NULL:
             raise TypeError("a record is made once")
-        self._slots = {}
+        self._fields = {}
         self.nbytes, self._alignment = 0, 1
-        inners = [None if kind in _NUMBERS else record(kind) for kind, _, _ in listed]
+        self._inners = [None if kind in _NUMBERS else record(kind) for kind, _, _ in listed]
+        self._slots = <Slot *>calloc(len(listed) or 1, sizeof(Slot))
         self._numbers = <Number *>calloc(sum([math.prod(shape) for _, _, shape in listed]) or 1, sizeof(Number))
-        if self._numbers is NULL:
+        if self._slots is NULL or self._numbers is NULL:
             raise MemoryError
-        for (kind, name, shape), inner in zip(listed, inners):
+        for (kind, name, shape), inner in zip(listed, self._inners):
             letter, nbytes = ("s", inner.nbytes) if inner is not None else _NUMBERS[kind]
             alignment = inner._alignment if inner is not None else nbytes
             self.nbytes += -self.nbytes % alignment
-            slot = _Slot()
-            slot.start, slot.count, slot.shape, slot.inner = self._count, math.prod(shape), shape, inner
+            slot = &self._slots[len(self._fields)]
+            slot.start, slot.count, slot.naxes = self._count, math.prod(shape), len(shape)
             slot.pitch = shape[-1] if shape else 1
-            self._slots[name] = slot
+            self._fields[intern(name)] = len(self._fields)  # as they stand in the code that packs
             for _ in range(slot.count):
                 self._numbers[self._count] = Number(self.nbytes, nbytes, <char>ord(letter))
                 self.nbytes += nbytes
@@ -122,6 +122,7 @@ cdef class Record:
         self.nbytes += -self.nbytes % self._alignment
 
     def __dealloc__(self):
+        free(self._slots)
         free(self._numbers)
 
     def pack(self, dict values not None):
@@ -130,21 +131,24 @@ cdef class Record:
         By field: mappings for structs, sequences for arrays. Floats beyond the range of f32 become infinite. KeyError:
         there is no such field; ValueError: it has no room for so many numbers, or for one of this size.
         """
-        cdef _Slot slot
-        cdef Py_ssize_t at, end
+        cdef Slot *slot
+        cdef Py_ssize_t number, at, end
+        cdef Record inner
         cdef list patches = []
         cdef bytes data = _zeros(self.nbytes)
         cdef char *out = PyBytes_AS_STRING(data)
         for name, value in values.items():
-            slot = <_Slot>self._slots[name]
+            number = self._fields[name]
+            slot = &self._slots[number]
             at = slot.start
-            if not slot.shape:
-                _put(out, &self._numbers[at], value if slot.inner is None else slot.inner.pack(value), patches)
+            if slot.naxes == 0:
+                inner = self._inners[number]
+                _put(out, &self._numbers[at], value if inner is None else inner.pack(value), patches)
                 continue
             end = at + slot.count
-            for row in value if len(slot.shape) > 1 else (value,):
+            for row in value if slot.naxes > 1 else (value,):
                 if len(row) > slot.pitch or at >= end:
-                    raise ValueError(f"{name}: {len(row)} numbers in a row, and {slot.shape} have room")
+                    raise ValueError(f"{name}: {len(row)} numbers in a row of {slot.pitch}, of {slot.count} in all")
                 _put_row(out, &self._numbers[at], slot.pitch, row, patches)
                 at += slot.pitch
         return _block(data, patches)
@@ -155,7 +159,7 @@ cdef class Record:
 
     def read(self, bytes block not None, str name not None):
         """The number of a field of a struct's bytes."""
-        cdef Number *place = &self._numbers[(<_Slot>self._slots[name]).start]
+        cdef Number *place = &self._numbers[self._slots[<Py_ssize_t>self._fields[name]].start]
         cdef const char *at = PyBytes_AS_STRING(block) + place.offset
         if place.offset + place.nbytes > PyBytes_GET_SIZE(block):
             raise ValueError(f"{name}: behind the end of a block of {len(block)} bytes")
@@ -173,8 +177,8 @@ cdef class Record:
 
     def place_of(self, str name not None):
         """Where a field begins; None where there is none of that name. Unit: bytes."""
-        slot = self._slots.get(name)
-        return None if slot is None else self._numbers[(<_Slot>slot).start].offset
+        number = self._fields.get(name)
+        return None if number is None else self._numbers[self._slots[<Py_ssize_t>number].start].offset
 
     cdef object _pack_row(self, row):
         cdef list patches = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._kernels.core import _dispatch
+from ...graph.partition import flat_key
 from ...typing import PropertyType
 from .choices import forced_all
 
@@ -32,11 +33,11 @@ def structural_key(
     Cost: a microsecond a port; the structure is computed once for each partition.
     """
     structure = partition.structure
-    ports = tuple(tuple((structure.numbers[t.id], *_content(t)) for t in side) for side in (inputs, outputs))
+    ports = flat_key([[(structure.numbers[t.id], *_content(t)) for t in side] for side in (inputs, outputs)])
     device = (engine.kind, engine.index, engine.context, engine.threads, engine.planner)
-    return "cpu", device, tuple(_dispatch.isas()), tuple(forced_all().items()), structure, ports
+    return "cpu", device, tuple(_dispatch.isas()), tuple(forced_all().items()), structure.content, ports
 
 
 def _content(tensor: LogicalTensor) -> tuple[Any, ...]:
     is_constant = tensor.property is PropertyType.CONSTANT
-    return tensor.shape, tensor.layout, tensor.strides, tensor.layout_id, is_constant
+    return tensor.shape, tensor.layout.value, tensor.strides, tensor.layout_id, is_constant

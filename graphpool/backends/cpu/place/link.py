@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import hint_of, is_variable
 from graphpool.fork import cached_property
 
+from ....graph.partition import flat_key
 from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_scratch, count_threads
 from ....runtime._variable import VariableProgram
 from ....runtime.constant_part import ConstantPart
@@ -18,7 +19,7 @@ from ..lower.values import Buffer
 from .placement import ALIGNMENT, find_temporaries, uses_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ...._kernels.core.call import KernelCall
     from ....memory import Planner
@@ -181,7 +182,7 @@ def _link_restore(restore: Restore, result: Value, sources: tuple[int, ...], thr
 
 def _link_steps(
     steps: Sequence[Step], literals: bytes, threads: int, externals: Sequence[int]
-) -> tuple[Program, Hashable]:
+) -> tuple[Program, bytes]:
     """The program of steps on these external bases, in this order, and all that its effect depends on."""
     bases = {base: number for number, base in enumerate(externals, FIRST_EXTERNAL)}
     steps = [Step(step.call.pinned(), *step[1:]) for step in steps]
@@ -192,13 +193,13 @@ def _link_steps(
     placed, scratch = _place(lowered, offsets, bases), _place_scratch(lowered, offsets)
     used = literals if LITERALS in [base for _, args in placed for base, _ in args] else b""
     program = Program(placed, arena_nbytes, len(bases), used, threads, scratch=scratch)
-    return program, (used, *map(_content, placed))
+    return program, flat_key((used, list(map(_content, placed))))
 
 
-def _content(step: Linked) -> Hashable:
+def _content(step: Linked) -> tuple[Any, ...]:
     """All that the effect of a step depends on."""
     call, args = step
-    return call.kernel.name, call.kernel.isa, call.params.tobytes(), tuple(args)
+    return call.kernel.name, call.kernel.isa, call.params.tobytes(), args
 
 
 def _place(
