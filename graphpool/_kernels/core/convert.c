@@ -44,8 +44,8 @@ GP_ROWS(f32, float, GP_AS_FLOAT, GP_AS_FLOAT)
 GP_ROWS(f64, double, GP_AS_FLOAT, GP_AS_FLOAT)
 GP_ROWS(f16_portable, uint16_t, gp_from_f16, gp_to_f16)
 GP_ROWS(bf16, uint16_t, gp_from_bf16, gp_to_bf16)
-GP_ROWS(f8_e5m2, uint8_t, gp_from_f8_e5m2, gp_to_f8_e5m2)
-GP_ROWS(f8_e4m3, uint8_t, gp_from_f8_e4m3, gp_to_f8_e4m3)
+GP_ROWS(f8_e5m2_portable, uint8_t, gp_from_f8_e5m2, gp_to_f8_e5m2)
+GP_ROWS(f8_e4m3_portable, uint8_t, gp_from_f8_e4m3, gp_to_f8_e4m3)
 GP_ROWS(s8_portable, int8_t, GP_AS_FLOAT, GP_AS_S8)
 GP_ROWS(u8_portable, uint8_t, GP_AS_FLOAT, GP_AS_U8)
 GP_ROWS(s16, int16_t, GP_AS_FLOAT, GP_AS_S16)
@@ -87,6 +87,45 @@ static void load_f16(float *restrict dst, const void *src, int64_t offset, int64
 #endif
     if (i < n)
         load_f16_portable(dst + i, src, offset + i * stride, stride, n - i);
+}
+
+/* A number of f8_e5m2 is the upper half of one of f16. */
+static void load_f8_e5m2(float *restrict dst, const void *src, int64_t offset, int64_t stride, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__F16C__)
+    const uint8_t *from = (const uint8_t *)src + offset;
+    for (; stride == 1 && i + 8 <= n; i += 8) {
+        const __m128i bytes = _mm_loadl_epi64((const __m128i *)(from + i));
+        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), bytes)));
+    }
+#endif
+    if (i < n)
+        load_f8_e5m2_portable(dst + i, src, offset + i * stride, stride, n - i);
+}
+
+/* The bits of a number of f8_e4m3, its exponent and mantissa moved up by 7, are one of f16 that is a 256th of it. */
+static void load_f8_e4m3(float *restrict dst, const void *src, int64_t offset, int64_t stride, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__F16C__) && defined(__AVX2__)
+    const uint8_t *from = (const uint8_t *)src + offset;
+    const __m256i low = _mm256_set1_epi16(0x7f), sign = _mm256_set1_epi16((int16_t)0x8000);
+    for (; stride == 1 && i + 16 <= n; i += 16) {
+        const __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(from + i)));
+        const __m256i magnitude = _mm256_and_si256(x, low);
+        const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, low), _mm256_set1_epi16(0x7e00));
+        const __m256i finite = _mm256_or_si256(_mm256_and_si256(_mm256_slli_epi16(x, 8), sign),
+                                               _mm256_slli_epi16(magnitude, 7));
+        const __m256i halves = _mm256_or_si256(finite, nan);
+        const __m256 first = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+        const __m256 second = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+        _mm256_storeu_ps(dst + i, _mm256_mul_ps(first, _mm256_set1_ps(256)));
+        _mm256_storeu_ps(dst + i + 8, _mm256_mul_ps(second, _mm256_set1_ps(256)));
+    }
+#endif
+    if (i < n)
+        load_f8_e4m3_portable(dst + i, src, offset + i * stride, stride, n - i);
 }
 
 static void store_f16(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
@@ -265,7 +304,7 @@ static load_fn *const LOADS[] = {
 
 static store_fn *const STORES[] = {
     [GP_F32] = store_f32, [GP_F64] = store_f64, [GP_F16] = store_f16, [GP_BF16] = store_bf16,
-    [GP_F8_E5M2] = store_f8_e5m2, [GP_F8_E4M3] = store_f8_e4m3, [GP_S8] = store_s8, [GP_U8] = store_u8,
+    [GP_F8_E5M2] = store_f8_e5m2_portable, [GP_F8_E4M3] = store_f8_e4m3_portable, [GP_S8] = store_s8, [GP_U8] = store_u8,
     [GP_S32] = store_s32, [GP_S64] = store_s64, [GP_BOOLEAN] = store_boolean, [GP_S4] = store_s4, [GP_U4] = store_u4,
     [GP_S16] = store_s16, [GP_U16] = store_u16, [GP_U32] = store_u32, [GP_U64] = store_u64,
 };

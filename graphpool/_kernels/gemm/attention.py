@@ -56,6 +56,8 @@ class AttentionProblem:
         Dropout as the op computes it, over the matrix of all scores: seed and offset are s64, the probability f32.
     dtypes : mapping of str to str
         Types of q, k, v, factor, additive, scale, cap, fill that are no f32.
+    quantized : mapping of str to (float, float)
+        Scale and zero point of those of q, k, v whose elements x stand for (x - zero point) * scale.
 
     Raises
     ------
@@ -83,6 +85,7 @@ class AttentionProblem:
     k_strides: Sequence[int] | None = None
     v_strides: Sequence[int] | None = None
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    quantized: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         q, k = self.q_shape, self.k_shape
@@ -137,10 +140,15 @@ class AttentionProblem:
             "has_cap": self.soft_cap is None or self.soft_cap != 0, "is_causal": self.causal_offset is not None,
             "fills_first": self.fills_first, "mask_hides": self.mask_hides, "causal_offset": self.causal_offset or 0,
             "ahead_arg": numbers["ahead"], "behind_arg": numbers["behind"], "dropout_arg": numbers["dropout"],
-            **{name: _side(name, *side, self.dtypes.get(name, "f32")) for name, side in sides.items()},
+            **{name: self._side(name, *side) for name, side in sides.items()},
             **{name: _scalar(numbers[name], number, self.dtypes.get(name, "f32")) for name, number in scalars.items()},
         }  # fmt: skip
         return values, end + 2 * self.dropout
+
+    def _side(self, name: str, arg: int, shape: Sequence[int], strides: Sequence[int] | None) -> dict[str, Any]:
+        scale, zero_point = self.quantized.get(name, (0.0, 0.0))
+        side = _side(name, arg, shape, strides, self.dtypes.get(name, "f32"))
+        return side | {"scale": scale, "zero_point": zero_point}
 
 
 @dataclass(frozen=True)

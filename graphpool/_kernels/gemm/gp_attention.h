@@ -21,9 +21,11 @@
 
 enum { BATCH, HEAD, ROW, ELEMENT };
 
-/* A tensor among the arguments, -1 for none, and its strides over batch, head, row, element. */
+/* A tensor among the arguments, -1 for none, and its strides over batch, head, row, element; with a scale that is not 0
+ * elements stand for (element - zero_point) * scale. */
 GP_RECORD(gp_side, {
     int64_t arg, dtype, stride[4];
+    float scale, zero_point;
 });
 
 /* A number: an element among the arguments, or `value` where arg is -1. */
@@ -110,6 +112,13 @@ GP_INLINE int64_t gp_offset_of(const gp_side *s, int64_t batch, int64_t head, in
     return batch * s->stride[BATCH] + head * s->stride[HEAD] + row * s->stride[ROW];
 }
 
+/* The numbers that n elements stand for. */
+static void gp_dequantize(const gp_side *s, float *x, int64_t n)
+{
+    for (int64_t i = 0; s->scale != 0 && i < n; i += GP_VL)
+        gp_store_part(x + i, (gp_load_some(x + i, n - i) - s->zero_point) * s->scale, n - i);
+}
+
 /* rows x cols elements from `offset` on: in place, or converted to `room` along the axis that is contiguous. */
 static gp_rows gp_get_rows(const gp_side *s, void *const *args, int64_t offset, int64_t rows, int64_t cols, float *room)
 {
@@ -121,10 +130,13 @@ static gp_rows gp_get_rows(const gp_side *s, void *const *args, int64_t offset, 
     if (row == 1 && element != 1) {
         for (int64_t c = 0; c < cols; c++)
             gp_load_row((int)s->dtype, room + c * rows, args[s->arg], offset + c * element, 1, rows);
+        gp_dequantize(s, room, rows * cols);
         return (gp_rows){room, 1, element ? rows : 0};
     }
-    for (int64_t r = 0; r < rows; r++)
-        gp_load_row((int)s->dtype, room + r * cols, args[s->arg], offset + r * row, element, cols);
+    const int is_dense = element == 1 && row == cols;
+    for (int64_t r = 0; r < (is_dense ? 1 : rows); r++)
+        gp_load_row((int)s->dtype, room + r * cols, args[s->arg], offset + r * row, element, is_dense ? rows * cols : cols);
+    gp_dequantize(s, room, rows * cols);
     return (gp_rows){room, row ? cols : 0, element != 0};
 }
 

@@ -23,8 +23,8 @@ _TENSORS = ("factor", "mask", "shown")
 
 
 def has_kernel(found: Attention) -> bool:
-    """Whether the kernel computes it: without Dropout, and without rounding."""
-    return found.dropout is None and found.rounding is None
+    """Whether the kernel computes it: without Dropout, rounding and operands of one byte."""
+    return found.dropout is None and found.rounding is None and not found.quantized
 
 
 def lower_attention(lowering: CudaLowering, group: AnchorGroup) -> None:

@@ -66,6 +66,37 @@ def test_matches_float64(sizes, isa):
     assert_near(attend(q, k, v, scale=0.25, isa=isa), reference(q, k, v, 0.25), *TOLERANCE)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["u8", "s8", "f8_e4m3", "f8_e5m2"])
+@pytest.mark.parametrize(("queries", "turned"), [(1, False), (70, False), (70, True)])
+def test_operands_of_one_byte(queries, turned, dtype, isa):
+    """Whole tiles and parts of them, dense, and with rows apart or across."""
+    stored = [np.round(np.abs(10 * x)).astype(TYPES[dtype]) for x in inputs(2, 4, 2, queries, 150, 24, 20)]
+    numbers = {"q": (0.03, 2.0), "k": (0.05, 4.0), "v": (0.5, 1.0)}
+    plain = [
+        (x.astype(np.float32) - np.float32(zero)) * np.float32(scale)
+        for x, (scale, zero) in zip(stored, numbers.values(), strict=True)
+    ]
+    strides = {}
+    if turned:
+        stored = [np.ascontiguousarray(x.swapaxes(2, 3)) for x in stored]
+        strides = {
+            f"{name}_strides": [s // x.itemsize for s in x.swapaxes(2, 3).strides]
+            for name, x in zip(numbers, stored, strict=True)
+        }
+    problem = AttentionProblem(
+        plain[0].shape,
+        plain[1].shape,
+        20,
+        scale=0.5,
+        dtypes=dict.fromkeys(numbers, dtype),
+        quantized=numbers,
+        **strides,
+    )
+    found = execute(attention(problem, isa=isa), *(x.view(np.uint8) for x in stored), Out(problem.result_shape))
+    assert_near(found, reference(*plain, 0.5), *TOLERANCE)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_shape_mask_and_stride(data):

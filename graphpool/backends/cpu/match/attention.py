@@ -1,7 +1,8 @@
 """Scaled dot-product attention among the ops of a partition.
 
 scores = q k^T [* or / scale] [soft cap] [+ mask], with one Select in front of all or behind;
-result = [Dropout](SoftMax(scores)) v, or Dequantize(Quantize(SoftMax(scores))) v
+result = [Dropout](SoftMax(scores)) v, or Dequantize(Quantize(SoftMax(scores))) v;
+q, k and v may each come of a Dequantize
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from graphpool._dataclasses import dataclass, replace
+from graphpool._dataclasses import dataclass, field, replace
 
 from ...._kernels.gemm.attention import ROUNDED_DTYPES
 from ....graph.shapes import are_equal
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ....graph.view import GraphView
 
-__all__ = ["BATCH_AXES", "Attention", "Finder", "Scores", "SharedHeads", "find_attention"]
+__all__ = ["BATCH_AXES", "Attention", "Finder", "Scores", "SharedHeads", "find_attention", "zero_point_of"]
 
 
 BATCH_AXES = 1
@@ -82,7 +83,7 @@ class Attention:
 
     `members` are the numbers, in the view, of all ops from the product of queries and keys to `product`, that with the
     values. `keys` and `values` are set where they need not be repeated, `rounding` to a Quantize and a Dequantize
-    behind the SoftMax.
+    behind the SoftMax; `quantized` are the Dequantize ops among the members that make q, k and v.
     """
 
     scores: Scores
@@ -93,6 +94,8 @@ class Attention:
     keys: SharedHeads | None = None
     values: SharedHeads | None = None
     rounding: tuple[Op, Op] | None = None
+    quantized: Mapping[str, Op] = field(default_factory=dict)
+    quantized_members: tuple[int, ...] = ()
 
     @property
     def side_outputs(self) -> tuple[LogicalTensor, ...]:
@@ -102,8 +105,12 @@ class Attention:
     def repeated(self) -> Attention:
         """The same for repeated keys and values."""
         shared = [*(self.keys.members if self.keys else ()), *(self.values.members if self.values else ())]
-        members = tuple(number for number in self.members if number not in shared)
-        return replace(self, members=members, keys=None, values=None)
+        return replace(self, members=_without(self.members, shared), keys=None, values=None)
+
+    def dequantized(self) -> Attention:
+        """The same for operands that are dequantised in front of it."""
+        members = _without(self.members, self.quantized_members)
+        return replace(self, members=members, quantized={}, quantized_members=())
 
 
 def find_attention(
@@ -146,11 +153,30 @@ class Finder:
         between = {op.kind: op for op in map(self.view.ops.__getitem__, behind)}
         dropout, quantize = between.get("Dropout"), between.get("Quantize")
         rounding = None if quantize is None else (quantize, between["Dequantize"])
-        found = Attention(scores, softmax, product, tuple(sorted(members)), dropout, keys, values, rounding)
-        results = {product.outputs[0].id, *(tensor.id for tensor in found.side_outputs)}
         operands = *scores.product.inputs, product.inputs[1]
+        sources = {name: self._find_quantized(tensor.id) for name, tensor in zip("qkv", operands, strict=True)}
+        quantized = {name: self.view.ops[numbers[-1]] for name, numbers in sources.items() if numbers}
+        before_products = tuple(number for numbers in sources.values() for number in numbers)
+        found = Attention(
+            scores, softmax, product, tuple(sorted({*members, *before_products})), dropout, keys, values, rounding,
+            quantized, before_products,
+        )  # fmt: skip
+        results = {product.outputs[0].id, *(tensor.id for tensor in found.side_outputs)}
         is_whole = self.is_closed(members, results) and self.are_matrices(operands, self.shapes[product.outputs[0].id])
         return found if is_whole else None
+
+    def _find_quantized(self, tensor_id: int) -> list[int]:
+        """Numbers of the ops, a Dequantize the last, that make the tensor of numbers of one byte; none if others do."""
+        members: list[int] = []
+        while self._sole_user(tensor_id) is not None:
+            op = None if (number := self.view.producer.get(tensor_id)) is None else self.view.ops[number]
+            if number is None or op is None or op.kind not in ("TypeCast", "Dequantize"):
+                break
+            members.append(number)
+            if op.kind == "Dequantize":
+                return members if _has_one_scale(op) and op.inputs[0].dtype.value in ROUNDED_DTYPES else []
+            tensor_id = op.inputs[0].id
+        return []
 
     def _find_shared(self, tensor_id: int) -> SharedHeads | None:
         """What is repeated to become the tensor: by an Expand, whose new axis is then joined to that of the heads."""
@@ -352,5 +378,18 @@ def _rounds(op: Op) -> bool:
 
 def _undoes_rounding(quantize: Op, op: Op) -> bool:
     """Whether a Dequantize has one scale, and the zero point of the Quantize: what is 0 stays 0."""
-    zero_points = [(one.attrs.get("zps") or [0])[0] for one in (quantize, op)]
-    return op.attrs["qtype"] == "per_tensor" and len(op.attrs["scales"]) == 1 and zero_points[0] == zero_points[1]
+    return _has_one_scale(op) and zero_point_of(quantize) == zero_point_of(op)
+
+
+def _has_one_scale(op: Op) -> bool:
+    """Whether a Dequantize has one scale, which is not 0."""
+    return op.attrs["qtype"] == "per_tensor" and len(op.attrs["scales"]) == 1 and op.attrs["scales"][0] != 0
+
+
+def zero_point_of(op: Op) -> int:
+    """That of a Quantize or Dequantize which has one at most."""
+    return int((op.attrs.get("zps") or [0])[0])
+
+
+def _without(members: Sequence[int], others: Collection[int]) -> tuple[int, ...]:
+    return tuple(number for number in members if number not in others)

@@ -217,7 +217,7 @@ class _Grouper:
         """
         for number, op in enumerate(self.view.ops):
             found = find_attention(self.view, number, self.shapes, self.outputs) if op.kind == "SoftMax" else None
-            for attention in () if found is None else (found, found.repeated()):
+            for attention in () if found is None else (found, found.dequantized(), found.dequantized().repeated()):
                 if (accepts is None or accepts(attention)) and self._try_merge(attention.members):
                     self._take(self._grow(list(attention.members)))
                     self.attentions[attention.members[0]] = attention

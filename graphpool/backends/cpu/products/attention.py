@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from ...._kernels.gemm.attention import AttentionProblem, Rounding, attention, attention_backward
 from ....typing import DataType
 from ..lower.epilogue import Epilogue, emit_anchor, make_epilogue
-from ..match.attention import BATCH_AXES, Scores, SharedHeads
+from ..match.attention import BATCH_AXES, Scores, SharedHeads, zero_point_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ....graph.logical_tensor import LogicalTensor
     from ....graph.op import Op
@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = ["as_positions", "lower_attention", "lower_gradient"]
 
+NO_OPS: Mapping[str, Op] = {}
+
 
 def lower_attention(lowering: Lowering, group: AnchorGroup) -> None:
     """The kernel, with the post-ops of the group behind it."""
     found = group.attention
     assert found is not None
     values = found.product.inputs[1], found.product.attrs["transpose_b"]
-    problem, args = _make_problem(lowering, found.scores, values, found.dropout, (found.keys, found.values))
+    problem, args = _make_problem(
+        lowering, found.scores, values, found.dropout, (found.keys, found.values), found.quantized
+    )
     stats, kept = _own(lowering, found.softmax.outputs[1:]), []
     if found.dropout is not None:
         kept = _own(lowering, found.dropout.outputs[1:])
@@ -57,7 +61,7 @@ def _as_rounding(quantize: Op, dequantize: Op) -> Rounding:
         quantize.outputs[0].dtype.value,
         float(quantize.attrs["scales"][0]),
         float(dequantize.attrs["scales"][0]),
-        int((quantize.attrs.get("zps") or [0])[0]),
+        zero_point_of(quantize),
         bool(quantize.attrs.get("rounds_first")),
     )
 
@@ -96,12 +100,16 @@ def _make_problem(
     values: tuple[LogicalTensor, bool],
     dropout: Op | None,
     shared: tuple[SharedHeads | None, SharedHeads | None] = (None, None),
+    quantized: Mapping[str, Op] = NO_OPS,
 ) -> tuple[AttentionProblem, list[Value]]:
     """The problem that kernels are asked, and its arguments."""
     product = scores.product
     sides = [
         (product.inputs[0], product.attrs["transpose_a"]), (product.inputs[1], not product.attrs["transpose_b"]), values
     ]  # fmt: skip
+    for number, name in enumerate("qkv"):
+        if name in quantized:
+            sides[number] = quantized[name].inputs[0], sides[number][1]
     pairs = zip(sides, (None, *shared), strict=True)
     q, k, v = (as_positions(lowering, tensor, is_turned, heads) for (tensor, is_turned), heads in pairs)
     heads = q.shape[:-2]
@@ -138,6 +146,7 @@ def _make_problem(
         k_strides=_fold(k),
         v_strides=_fold(v),
         dtypes={name: value.dtype.value for name, value in typed.items()},
+        quantized={name: (float(op.attrs["scales"][0]), zero_point_of(op)) for name, op in quantized.items()},
     )
     return problem, [q, k, v, *given.values(), *offsets, *masks.values(), *draws]
 

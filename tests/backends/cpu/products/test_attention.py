@@ -16,18 +16,30 @@ def engine():
 
 
 def attend(g, q, k, v, steps=(), dtype="f32", transposed_k=True, transposed_v=False, mode="none",
-    between=None,
+    between=None, quantized=(),
 ):  # fmt: skip
-    """between(softmax(steps(q k^T))) v of inputs with these shapes."""
+    """between(softmax(steps(q k^T))) v of inputs with these shapes; `quantized` are types of q, k, v of one byte."""
     k = k if transposed_k else (*k[:-2], k[-1], k[-2])
     v = (*v[:-2], v[-1], v[-2]) if transposed_v else v
-    q, k, v = (g.input(shape, dtype) for shape in (q, k, v))
+    types = (*quantized, None, None, None)
+    numbers = (0.25, 3), (0.5, 100), (0.125, -7)
+    q, k, v = (
+        g.input(shape, dtype) if stored is None else dequantize(g, g.input(shape, stored), dtype, *number)
+        for shape, stored, number in zip((q, k, v), types, numbers, strict=False)
+    )
     scores = g.op("MatMul", q, k, transpose_b=transposed_k)
     for step in steps:
         scores = step(g, scores)
     weights = g.op("SoftMax", scores, axis=-1, mode=mode)
     weights = weights if between is None else between(g, weights)
     return g.op("MatMul", weights, v, transpose_b=transposed_v)
+
+
+def dequantize(g, x, dtype, scale, zero_point):
+    """A Dequantize, and a cast behind it where numbers are no f32."""
+    more = {} if x.dtype.value.startswith("f8") else {"zps": [zero_point]}
+    numbers = g.op("Dequantize", x, dtype="f32", qtype="per_tensor", scales=[scale], **more)
+    return numbers if dtype == "f32" else g.op("TypeCast", numbers, dtype=dtype)
 
 
 def rounding(dtype="u8", scale=1 / 256, back=None, zps=(0,), zps_back=None, through=None, qtype="per_tensor"):
@@ -115,6 +127,14 @@ ROUNDED = {
     "rounded bf16": {"between": rounding(through="bf16"), "dtype": "bf16", "steps": [divide, mask(7)]},
     "one rounded query": {"between": rounding(), "q": (2, 4, 1, 8)},
 }  # fmt: skip
+QUANTIZED = {
+    "f8": {"quantized": ["f8_e4m3"] * 3, "steps": [divide, mask(5, 7)], "between": rounding("f8_e4m3", 0.25)},
+    "f8 of one key head": {"quantized": ["f8_e5m2"] * 3, "q": (2, 4, 5, 8), "k": (2, 1, 7, 8), "v": (2, 1, 7, 6)},
+    "plain keys": {"quantized": [None, "f8_e4m3"], "transposed_k": False, "steps": [select(5, 7), divide]},
+    "turned values": {"quantized": [None, None, "s8"], "transposed_v": True},
+    "bytes through bf16": {"quantized": ["u8", "s8", "u8"], "dtype": "bf16", "between": rounding(through="bf16")},
+    "one query": {"quantized": ["f8_e4m3"] * 3, "q": (2, 4, 1, 8)},
+}  # fmt: skip
 SHAPES = {"q": (2, 4, 5, 8), "k": (2, 4, 7, 8), "v": (2, 4, 7, 6)}
 
 
@@ -196,6 +216,23 @@ def test_what_the_kernel_does_not_compute_stays_separate(engine, build):
     build(g)
     partitions = check_graph(g, engine, np.random.default_rng(0), scale=4, low=0.5)
     assert "f32_attention" not in kernels_of(partitions, engine)
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_operands_are_dequantized_by_the_kernel(engine, name):
+    g = GraphBuilder()
+    attend(g, **(SHAPES | QUANTIZED[name]))
+    partitions = check_graph(g, engine, np.random.default_rng(0), scale=0.25, low=0.5)
+    assert kernels_of(partitions, engine) == ["f32_attention"]
+
+
+def test_operands_that_others_read_are_dequantized_in_front(engine):
+    g = GraphBuilder()
+    x = dequantize(g, g.input((2, 4, 7, 8), "f8_e4m3"), "f32", 0.25, 0)
+    weights = g.op("SoftMax", g.op("MatMul", x, g.input((2, 4, 7, 8)), transpose_b=True), axis=-1)
+    g.op("Add", g.op("MatMul", weights, g.input((2, 4, 7, 8))), x)
+    partitions = check_graph(g, engine, np.random.default_rng(0), low=0.5)
+    assert "attention" in [partition.kind for partition in partitions]
 
 
 def test_long_sequences_need_no_memory_for_scores(engine):
