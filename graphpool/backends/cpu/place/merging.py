@@ -109,10 +109,11 @@ def _measured_faster(partition: Relowering, plain: Lowering) -> Merges:
 
 
 def _latencies_by_op(partition: Relowering, lowering: Lowering) -> dict[int, float]:
-    """What the steps of each group of ops take, by the id of its first op."""
+    """What the steps of each group of ops take where all packed constants are kept, by the id of its first op."""
     found: dict[int, float] = {}
     for step in lowering.steps:
-        found[step.op_id] = found.get(step.op_id, 0.0) + partition.latency(step, lowering)
+        if step.guard is None or step.guard[1]:
+            found[step.op_id] = found.get(step.op_id, 0.0) + partition.latency(step, lowering)
     return found
 
 

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
     S = TypeVar("S", bound="Site")
 
-__all__ = ["Choice", "Site", "lower_first"]
+__all__ = ["Choice", "Site", "is_small", "lower_first"]
+
+_SMALL_NBYTES = 2**16
+"""Packed constants up to this size are not worth a second lowering of what reads them.
+
+Those of floats take room in the arena beside other temporaries, which large ones would make grow by too much.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,11 @@ class Choice:
     place: Value | None = None
     packed: Value | None = None
     is_filled: bool = False
+
+
+def is_small(packed: Value) -> bool:
+    """Whether a run for which a packed constant is not kept may fill a temporary with it."""
+    return packed.buffer.nbytes <= _SMALL_NBYTES
 
 
 def lower_first(site: S, table: Sequence[Callable[[S], Choice | None]]) -> None:

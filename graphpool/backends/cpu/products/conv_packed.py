@@ -28,7 +28,7 @@ from ..lower.epilogue import make_epilogue
 from ..lower.post_ops import FusedPostOps, Tail, is_plain_bias
 from ..lower.values import Value, strides_in
 from ..support import FLOATS
-from .choice import Choice
+from .choice import Choice, is_small
 from .weights import PackedWeights, dequantize, find_folded, fold, pack_floats
 
 if TYPE_CHECKING:
@@ -103,10 +103,11 @@ def find_packed(site: ConvSite) -> Choice | None:
         return Choice(lambda place: _emit(site, own, place), site.target())
     weights = layouts[0]
     packed = pack_floats(site, weights, weights.format, weights.axes.outer, weights.out_channels)
-    if not _has_few_pixels(weights, site.result) and not _is_staged(weights.format):
+    is_filled = weights.is_depthwise or is_small(packed.panels)
+    if (is_filled or not _has_few_pixels(weights, site.result)) and not _is_staged(weights.format):
         _find_source(site, weights.format)  # outside of what depends on whether the weights are kept
-    place = site.target() if weights.is_depthwise else None
-    return Choice(lambda place: _emit(site, packed, place), place, packed.panels, is_filled=weights.is_depthwise)
+    place = site.target() if is_filled else None
+    return Choice(lambda place: _emit(site, packed, place), place, packed.panels, is_filled)
 
 
 def find_weights(site: ConvSite) -> ConvWeights | None:

@@ -11,7 +11,7 @@ from ..choices import allows_bf16, forced
 from ..layout.packed import MatrixWeights
 from ..lower.epilogue import emit_sum_of_parts
 from ..support import FLOATS
-from .choice import Choice
+from .choice import Choice, is_small
 from .weights import PackedWeights
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def find_packed(site: MatmulSite) -> Choice | None:
 
     is_exact = b.dtype.value == dtype and b.is_whole
     panels = lowering.packed_constant([b], weights_format.nbytes, fill, restore if is_exact else None)
-    return Choice(lambda _: _emit(site, PackedWeights(panels, weights_format)), place, panels)
+    return Choice(lambda _: _emit(site, PackedWeights(panels, weights_format)), place, panels, is_small(panels))
 
 
 def find_given(site: MatmulSite) -> Choice | None:

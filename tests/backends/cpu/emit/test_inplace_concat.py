@@ -190,7 +190,8 @@ def test_a_joined_tensor_takes_the_memory_of_its_parts_once():
     builder, partition = merged(dense_block)
     outputs = [lt.replace(shape=builder.graph_shape(lt)) for lt in partition.output_ports]
     steps = lower(partition.ops, partition.input_ports, outputs).steps
-    inside = {value.buffer.whole for step in steps for value in step.args if value.buffer.base == 0}
+    due = [step for step in steps if step.guard is None or step.guard[1]]  # others fill temporaries with weights
+    inside = {value.buffer.whole for step in due for value in step.args if value.buffer.base == 0}
     joined = 2 * (24 + 4 * 12) * 36 * 4
     assert sum(buffer.nbytes >= joined for buffer in inside) == 1
 

@@ -63,8 +63,8 @@ def test_readers_come_after_every_step_that_may_have_written():
     """A product runs with weights in panels, or without: neither waits for the other, what follows waits for both."""
 
     def build(g):
-        x = g.op("SoftMax", g.input((8, 16)), axis=-1)
-        g.op("SoftMax", g.op("MatMul", x, g.input((16, 16), property="constant")), axis=-1)
+        x = g.op("SoftMax", g.input((8, 160)), axis=-1)
+        g.op("SoftMax", g.op("MatMul", x, g.input((160, 160), property="constant")), axis=-1)
 
     lowering, _, ports = lowered(build)
     first, *products, last = lowering.steps
@@ -151,7 +151,7 @@ def test_alternatives_are_placed_as_one():
         wanted = [step for step, guard in guards.items() if guard is None or guard[1]]
         assert wanted == [main]
         assert len(unit) == 1 or len({base for base, _ in guards.values()}) == 1
-    assert max(map(len, steps.units.values())) == 2
+    assert max(map(len, steps.units.values())) > 1
     for policy in ("wavefront", "asap", "nimble", "list", "ios"):
         schedule = schedule_steps(lowering, ops, ports, 2, ScheduleOptions(policy, 2)).schedule
         verify(schedule)

@@ -8,6 +8,8 @@ from graphpool.cache import constant_tensor_cache
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import check_graph
 
+pytestmark = pytest.mark.usefixtures("stand_in")
+
 
 @pytest.fixture
 def engine():
