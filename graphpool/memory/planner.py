@@ -321,7 +321,7 @@ class Lifetimes:
     Parameters
     ----------
     lives : sequence of (int, int)
-        Half-open lifetime of each, as of `BufferInfo`.
+        Half-open lifetime of each, as of `BufferInfo`; none is empty.
     alignment : int, default=64
         Of every offset. Unit: bytes.
 
@@ -331,8 +331,11 @@ class Lifetimes:
     """
 
     def __init__(self, lives: Sequence[tuple[int, int]], alignment: int = 64) -> None:
-        self._problem = _as_arrays([BufferInfo(k, *life, 0) for k, life in enumerate(lives)], alignment)
-        self._most = MAX_TOTAL - len(lives) * alignment
+        n = len(lives)
+        lower, upper = np.array(lives, np.int64).reshape(n, 2).T.copy()
+        windows = np.stack([np.arange(n), lower, upper], axis=1)
+        self._problem = Problem(lower, upper, np.zeros(n, np.int64), np.full(n, alignment), np.full(n, -1), windows)
+        self._most = MAX_TOTAL - n * alignment
 
     def plan(self, sizes: Sequence[int]) -> tuple[list[int], int]:
         """Offsets for these sizes, of at least 0, and the size of the arena: those of `plan`. Unit: bytes."""

@@ -59,6 +59,10 @@ class EngineConstants(Locked):
             return 0
         return held_nbytes(weight) + (mapped_nbytes(weight) if self._limit.counts_mapped else 0)
 
+    def in_memory(self, weights: Iterable[Any]) -> list[Any]:
+        """Those of the weights that the budget is charged for although they lie in no mapped file."""
+        return [weight for weight in weights if held_nbytes(weight)] if self._limit.counts_host else []
+
     def hold(self, weights: Iterable[Any], *, holder: str) -> None:
         """Charge the budget for arrays, but for those that are held already.
 

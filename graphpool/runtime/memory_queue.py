@@ -267,14 +267,16 @@ class MemoryQueue(Locked):
                     with self._lock:
                         self._results.add(results)
 
-    def charge_source(self, charge: Callable[[], object], nbytes: int, others_nbytes: int, model: Newcomer) -> None:
+    def charge_source(
+        self, charge: Callable[[], object], missing_nbytes: Callable[[], int], others_nbytes: int, model: Newcomer
+    ) -> None:
         """Charge for what a model without a form holds, which is forgotten when it is collected.
 
         Parameters
         ----------
         charge : callable
-        nbytes : int
-            What it charges. Unit: bytes.
+        missing_nbytes : callable
+            What it would charge now; asked where jobs wait. Unit: bytes.
         others_nbytes : int
             What a run of an open model takes at most, but for its results. Unit: bytes.
         model : Newcomer
@@ -287,6 +289,7 @@ class MemoryQueue(Locked):
         holder = f"weights of {model.name}"
         with self._charging:
             if self.waits and self._jobs.is_here and self._budget.kept:
+                nbytes = missing_nbytes()
                 if self._is_one_to_run():  # both were let in before either had charged anything
                     raise self._refusal_in_turn(nbytes, holder)
                 self._check_others(nbytes, others_nbytes, holder)

@@ -16,7 +16,6 @@ from graphpool.errors import InvalidArgumentError, explain
 from graphpool.fork import Locked
 
 from ._counters import UseCount
-from .constant_part import held_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -294,11 +293,11 @@ class ModelMemory(Locked):
             It does not fit, or leaves a model that is open no room to run.
         """
         constants, queue = self._order.constants, self._order.queue
-        contents = [value for value in self._lasting().values() if held_nbytes(value) and constants.nbytes_of(value)]
+        contents = constants.in_memory(self._lasting().values())
         if contents:
-            nbytes, others_nbytes = constants.missing_nbytes(contents), self._order.most_run_nbytes
+            charge, missing_nbytes = partial(self._hold_source, contents), partial(constants.missing_nbytes, contents)
             self._loaded = threading.get_ident(), time.monotonic()
-            queue.charge_source(partial(self._hold_source, contents), nbytes, others_nbytes, self)
+            queue.charge_source(charge, missing_nbytes, self._order.most_run_nbytes, self)
 
     @property
     def is_about_to_run(self) -> bool:
