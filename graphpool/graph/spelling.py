@@ -57,7 +57,7 @@ class Spelling:
     inputs: tuple[str, ...] = ("x",)
     numbers: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    tree: Pattern = field(init=False)
+    tree: Product | Sum = field(init=False)
     calls: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -127,12 +127,15 @@ class _Matcher:
     def find(self, number: int, spellings: Sequence[Spelling]) -> Respelt | None:
         """What op `number` is the last op of, by the first spelling that fits."""
         last = self._view.ops[number]
-        wanted = _ROOTS.get(last.kind)
-        if wanted is not None:
-            self._tolerance = _TOLERANCES.get(last.outputs[0].dtype, _TOLERANCE)
-        for spelling in spellings if wanted is not None else ():
-            if isinstance(spelling.tree, wanted):  # type: ignore[arg-type]
-                for captured in self._match(spelling.tree, last.outputs[0].id, {}):
+        root = _ROOTS.get(last.kind)
+        found = None if root is None else self._parts(last.outputs[0].id, root)
+        if root is None or found is None:
+            return None
+        self._tolerance = _TOLERANCES.get(last.outputs[0].dtype, _TOLERANCE)
+        for spelling in spellings:
+            tree = spelling.tree
+            if isinstance(tree, root) and len(tree.parts) == len(found[1]):
+                for captured in self._match(tree, last.outputs[0].id, {}):
                     members = self._between({captured[name] for name in spelling.inputs}, number)
                     made = self._make(spelling, captured, last) if members else None
                     if made is not None:

@@ -98,9 +98,11 @@ def fold_constants(
     values = {name: Value(content=content) for name, content in constants.items()}
     done: dict[Any, list[Any]] = {}
     for node in nodes:
-        is_known = all(name in values or not name for name in (*node.input, *node.captured))
+        if not all(name in values for name in (*node.input, *node.captured) if name):
+            left.append(node)
+            continue
         inputs = [values.get(name) for name in node.input]
-        if not is_known or is_kept(node, inputs) or node.op_type in CONTROL_FLOW:
+        if is_kept(node, inputs) or node.op_type in CONTROL_FLOW:
             left.append(node)
             continue
         captured = {name: values[name] for name in node.captured}

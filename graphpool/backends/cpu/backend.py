@@ -292,9 +292,10 @@ def _settle_ports(
     """The ports with shapes completed and layouts chosen; raises where compilation could never fit the budget."""
     for tensor in inputs:
         _check_opaque(tensor)
+    is_known = all(tensor.is_shape_known for tensor in outputs)  # lowering finds whether they hold together
     results = [
         choose_layout(tensor) if tensor.layout is LayoutType.ANY else tensor
-        for tensor in partition.complete(inputs, outputs)
+        for tensor in (outputs if is_known else partition.complete(inputs, outputs))
     ]
     for tensor in results:
         _check_opaque(tensor)
