@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["import_parts", "serve"]
 
 _MOST_CONNECTIONS = 1024
+_MOST_PIPELINED = 32
+"""Requests of a connection that wait for the answer to the one before: some KiB each."""
 _TICKS = 10
 """Of the server, a tenth of a second each, between two looks at its connections."""
 _OPTIONS: dict[str, Any] = {
@@ -29,10 +31,15 @@ _OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 with suppress(ImportError):
+    import httptools
+    from uvicorn.protocols.http.h11_impl import H11Protocol
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     class _Protocol(HttpToolsProtocol):
-        """Refuses heads and trailers that do not end: uvicorn bounds them with h11 alone, here they fill the memory."""
+        """Bounds heads, trailers and pipelined requests, of which uvicorn keeps any number with httptools.
+
+        A request that asks for another protocol, such as HTTP/2, is answered in this one: httptools drops its body.
+        """
 
         _nbytes = 0  # since something was complete
 
@@ -40,13 +47,49 @@ with suppress(ImportError):
             if self.transport.is_closing():
                 return
             self._nbytes += len(data)
-            super().data_received(data)
-            if self._nbytes > MOST_HEAD_NBYTES and not self.transport.is_closing():
-                self.send_400_response(f"A request has a head of up to {MOST_HEAD_NBYTES} bytes.")
+            self._unset_keepalive_if_required()
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._go_on_with_h11(data[upgrade.args[0] :])
+            except httptools.HttpParserError:
+                self._refuse("Invalid HTTP request received.")
+            else:
+                if self._nbytes > MOST_HEAD_NBYTES:
+                    self._refuse(f"A request has a head of up to {MOST_HEAD_NBYTES} bytes.")
+
+        def _refuse(self, text: str) -> None:
+            """Close the connection, with an answer unless it would be read as a part of another one."""
+            cycle = self.cycle
+            is_answering = cycle is not None and cycle.response_started and not cycle.response_complete
+            if self.pipeline or is_answering:
+                self.transport.close()
+            else:
+                self.send_400_response(text)
+
+        def _should_upgrade(self) -> bool:
+            return True  # of a request that asks for it: then the base makes nothing of the request
+
+        def _go_on_with_h11(self, rest: bytes) -> None:
+            """Hand the connection over with the head that was read, and what follows it."""
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._refuse("A request for another protocol waits for no other request.")
+                return
+            version = self.parser.get_http_version().encode()
+            head = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version)]
+            head += [b"%b: %b\r\n" % header for header in self.headers]
+            self.connections.discard(self)
+            self.parser = None  # type: ignore[assignment]  # it refers to this object, as the base says at the end
+            following = H11Protocol(self.config, self.server_state, self.app_state)
+            following.connection_made(self.transport)
+            self.transport.set_protocol(following)
+            following.data_received(b"".join([*head, b"\r\n", rest]))
 
         def on_headers_complete(self) -> None:
             self._nbytes = 0
             super().on_headers_complete()
+            if len(self.pipeline) > _MOST_PIPELINED:
+                raise ValueError("too many requests on a connection")  # ends the parser's loop
 
         def on_body(self, body: bytes) -> None:
             self._nbytes = 0

@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -86,6 +87,53 @@ def test_heads_without_an_end_are_cut_off():
             with socket.create_connection(address, 60) as connection, pytest.raises(ConnectionError):
                 connection.sendall(begin + more)
             assert urllib.request.urlopen(f"{url}/v2/health/live", timeout=60).status == 200
+
+
+def answers_of(connection, count):
+    """Status and body of so many answers on a connection."""
+    with connection.makefile("rb") as stream:
+        found = []
+        for _ in range(count):
+            status = int(stream.readline().split()[1])
+            head = dict(line.split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
+            found.append((status, stream.read(int(head[b"content-length"]))))
+        return found
+
+
+@pytest.mark.native
+def test_few_requests_of_a_connection_wait_for_the_one_before():
+    request = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    with command(MODELS[0]) as (_, url):
+        address = urlsplit(url).hostname, urlsplit(url).port
+        with socket.create_connection(address, 60) as connection:
+            connection.sendall(request * 20)
+            assert [status for status, _ in answers_of(connection, 20)] == [200] * 20
+        with socket.create_connection(address, 60) as connection:
+            with suppress(ConnectionError):  # it is closed before all is sent
+                connection.sendall(request * 20_000)
+            received = 0
+            with suppress(ConnectionError):
+                while part := connection.recv(1 << 16):
+                    received += part.count(b"HTTP/1.1 200")
+            assert received < 100
+        assert urllib.request.urlopen(f"{url}/v2/health/live", timeout=60).status == 200
+
+
+@pytest.mark.native
+def test_a_request_for_another_protocol_is_answered_in_this_one():
+    body = image_request(IMAGES[:2])
+    head = f"POST /v2/models/digits_cnn/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    other = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\n\r\n"
+    with command(MODELS[0]) as (_, url):
+        address = urlsplit(url).hostname, urlsplit(url).port
+        for at in (0, 10, len(body)):  # bytes of the body that come with the head
+            with socket.create_connection(address, 60) as connection:
+                connection.sendall((head + other).encode() + body[:at])
+                time.sleep(0.05)
+                connection.sendall(body[at:] + (head + "\r\n").encode() + body)
+                [first, second] = answers_of(connection, 2)
+            assert first == second
+            assert probabilities(first[1]).shape == (2, 10)
 
 
 @pytest.mark.native
