@@ -195,8 +195,6 @@ def compare(text, map_batches, shape, arguments, count):
 
 
 def main():
-    import ray
-
     parser = argparse.ArgumentParser(description="How much workers do under Ray Data, beside what they do alone.")
     parser.add_argument("model")
     parser.add_argument("images", type=int, nargs="?", default=20_000)
@@ -206,6 +204,8 @@ def main():
     parser.add_argument("--block", type=int, help="images that a worker takes at a time")
     parser.add_argument("--floor", action="store_true", help="also actors without graphpool that take as long")
     arguments = parser.parse_args()
+    import ray  # behind the parser, whose help needs no Ray
+
     quiet = {"enable_metrics_collection": 0, "task_events_report_interval_ms": 0, "event_stats": 0}
     quiet |= {"raylet_report_resources_period_milliseconds": 1000, "worker_niceness": 0}
     os.environ |= {"RAY_AUTH_MODE": "disabled", **{f"RAY_{name}": str(value) for name, value in quiet.items()}}
