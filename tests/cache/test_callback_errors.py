@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.native
+
 PROLOGUE = """
 import numpy as np
 import graphpool as gp

@@ -82,6 +82,7 @@ def test_blocks_cannot_change_places(quick):
     assert len({quick(order) for order in orders}) == 24
 
 
+@pytest.mark.native
 def test_a_process_has_quick_names_of_its_own_but_the_checksums_of_all():
     code = "from graphpool.cache._packed_file import checksum\n"
     code += "from graphpool.cache._quick import quick_digest\n"

@@ -174,6 +174,7 @@ def test_bad_settings_change_nothing(arguments, options):
     assert caches.get_constant_tensor_cache_capacity("cpu") == UNLIMITED_MB
 
 
+@pytest.mark.native
 def test_a_factory_serves_every_device_and_those_to_come():
     class Mine(LruPolicy):
         name = "mine"

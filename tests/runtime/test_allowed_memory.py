@@ -238,6 +238,7 @@ print("ok")
 """
 
 
+@pytest.mark.native
 def test_ulimit_counts_address_space():
     done = subprocess.run(
         [sys.executable, "-c", ULIMIT], capture_output=True, text=True, timeout=TIMEOUT_S, check=False

@@ -67,6 +67,7 @@ def test_what_is_accepted_is_said(model: Any, case: str) -> None:
     assert model.run({"image": X})["probabilities"].shape == (1, 10)
 
 
+@pytest.mark.native
 def test_a_source_tree_that_was_not_built_says_so(tmp_path: Path) -> None:
     for source in PACKAGE.rglob("*.py"):
         target = tmp_path / "graphpool" / source.relative_to(PACKAGE)

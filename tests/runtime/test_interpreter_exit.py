@@ -32,6 +32,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_interpreter_ends_in_silence(ending):
     code = f"{CREATE}\n{ENDINGS[ending]}"

@@ -66,6 +66,7 @@ print("closed")
 """
 
 
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("case", "threads", "streams"),
     [("one step", 1, 1), ("one step", 2, 1), ("small steps", 1, 1), ("small steps", 2, 1), ("steps", 2, 1),

@@ -328,6 +328,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.native
 def test_control_c_ends_the_waiting():
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=TIMEOUT_S, check=False

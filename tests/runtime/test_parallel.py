@@ -188,6 +188,7 @@ def test_a_child_forked_while_the_team_is_busy_computes_the_same():
         run_threads(3, work)
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("ending", ["", "stream.close()", "del stream", "raise SystemExit"])
 def test_the_process_ends_while_a_daemon_thread_executes(ending):
     script = f"""

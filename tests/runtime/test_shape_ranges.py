@@ -655,6 +655,7 @@ with gp.Engine("cpu", threads=1) as engine, case.load(engine, shapes={ranges!r})
 """
 
 
+@pytest.mark.native
 @pytest.mark.parametrize(
     ("name", "sizes", "ranges"),
     [

@@ -20,6 +20,7 @@ def of_graphpool():
     return [info for info in threadpoolctl.threadpool_info() if info["user_api"] == "graphpool"]
 
 
+@pytest.mark.native
 def test_importing_graphpool_does_not_import_threadpoolctl():
     script = "import sys, graphpool; print('threadpoolctl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"False\n"

@@ -88,6 +88,7 @@ def path(tmp_path_factory):
     return found
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("shapes", [None, {"rows": (1, ROWS)}])
 @pytest.mark.parametrize("capacity", [None, 0])
 def test_room_for_packing_is_counted_and_not_expected_in_memory(path, capacity, shapes):
