@@ -31,6 +31,9 @@ TILES = (2, 4)
 _COLS = 64
 """Output channels of a task: enough that transforming its source again, where another thread had it, costs 9 %."""
 
+_TRANSFORM_COLS = 6
+"""Output channels whose products take the time in which a task transforms its source."""
+
 _NS_PER_FLOP, _NS_PER_VALUE = 0.0085, 0.05
 """Measured on one core of an AMD EPYC (family 25): products; transforming a value, of 36 a tile, on either side."""
 
@@ -145,6 +148,7 @@ def _build(
     ic, oc, step = matrices.k, matrices.n, 2 * matrices.panel
     block, cols = _tile_block(tiles, products, ic, step), max(_COLS // step, 1) * step
     block = shared_part(threads, tiles, block, lambda _: (-(-oc // cols), cols), PANEL_ROWS, 1, block)
+    cols = shared_part(threads, oc, cols, lambda _: (-(-tiles // block), 1), _TRANSFORM_COLS, matrices.panel, oc)
     acc_offset = aligned(products * block * ic * 4)
     zeros_offset = acc_offset + products * block * step * 4
     tile_offset = zeros_offset + aligned(ic * 4)

@@ -45,10 +45,11 @@ cdef extern from *:
 
 MAX_THREADS = 1024
 
-# For each thread of a team, since sleepers are woken one behind the other: for two of them about what waking one takes
-# here (28 us), so that no wait costs much more than twice the best one (Karlin et al., 1991). Threads beyond the
-# processors look 16 times and sleep: one that spins keeps away whom it waits for.
-cdef int64_t SPIN_NS = 10_000
+# For each thread of a team, since sleepers are woken one behind the other. Waking one on a processor that has gone idle
+# takes 50 to 70 us on a virtual machine: so no wait costs much more than twice the best one (Karlin et al., 1991), and
+# threads stay awake while others end a step, and from one run to the next. Threads beyond the processors look 16 times
+# and sleep: one that spins keeps away whom it waits for.
+cdef int64_t SPIN_NS = 50_000
 
 
 cdef class Team:
@@ -60,7 +61,7 @@ cdef class Team:
     and do not keep the process alive. Threads: safe. Fork: a child has a team without threads, which starts its own. A
     region runs on fewer threads than asked when the system refuses threads or the limit of threadpoolctl says so.
     Cost until both of two threads are at work, on a virtual machine with two AMD EPYC cores: 0.4 us while they spin,
-    28 us when they sleep (`docs/benchmarks.md`, "Thread team").
+    28 us and more when they sleep (`docs/benchmarks.md`, "Thread team").
     Source: the event-count construction for sleeping, known from D. Vyukov's writings; work handed out on demand, so
     that no thread waits for one that has not woken up, is our own.
     """

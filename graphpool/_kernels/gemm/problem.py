@@ -18,8 +18,8 @@ __all__ = ["MOST_BATCH_AXES", "Folded", "MatmulProblem", "aligned", "choose", "e
 
 MOST_BATCH_AXES = 10
 
-_ROUNDS = 1, 2, 4
-"""Tasks of a thread that are tried when work is shared."""
+_MOST_ROUNDS = 8
+"""Tasks of a thread up to which counts are tried when work is shared: of more, one too many costs under a tenth."""
 
 _FEW_THREADS = 4
 """Threads for which most products have tasks enough whatever their sizes."""
@@ -64,7 +64,7 @@ def shared_part(
         return -(-(-(-extent // size) * count) // threads) * (size + fixed) * width
 
     best = part
-    for rounds in _ROUNDS:
+    for rounds in range(1, _MOST_ROUNDS + 1):
         other = even_part(extent, rounds * threads // max(count, 1), unit)
         if other <= most and 10 * time(other) < 9 * time(best):
             best = other

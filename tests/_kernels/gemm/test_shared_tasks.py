@@ -29,6 +29,7 @@ CONVOLUTIONS = {  # format, type of the source, batch, ic, oc, kernel, height an
     "staged": (F32ConvFormat, "f32", 1, 3, 24, (3, 3), (40, 41)),
     "one row": (F32ConvFormat, "f32", 3, 32, 48, (5,), (150,)),
     "tiles": (WinogradFormat, "f32", 1, 32, 64, (3, 3), (30, 30)),
+    "tiles, columns": (WinogradFormat, "f32", 1, 32, 192, (3, 3), (16, 15)),
     "bf16": (Bf16ConvFormat, "bf16", 1, 64, 48, (3, 3), (14, 14)),
     "depthwise": (DepthwiseFormat, "f32", 1, 600, 600, (3, 3), (5, 7)),
     "bytes": (Int8ConvFormat, "u8", 1, 64, 96, (3, 3), (14, 15)),
@@ -86,6 +87,17 @@ def test_convolutions_give_the_same_bits(case, isa):
     ntasks, bits = results(build, [numbers(image[0], dtype), panels, *scales], image[1])
     assert len(bits) == 1
     assert ntasks[-1] > ntasks[0]
+
+
+@pytest.mark.parametrize(("threads", "ntasks"), [(1, 3), (2, 2), (3, 3), (6, 6)])
+def test_threads_share_the_columns_of_few_tiles(threads, ntasks):
+    weights = WinogradFormat(ConvShape(32, 192, (3, 3)))
+    strides = [(8 * 8 * channels, 1, 8 * channels, channels) for channels in (32, 192)]
+    problem = ConvProblem.make(
+        1, weights.shape, (8, 8), src_strides=strides[0], dst_strides=strides[1], pads_begin=(1, 1), pads_end=(1, 1),
+        threads=threads,
+    )  # fmt: skip
+    assert weights.convolution(problem).ntasks == ntasks
 
 
 @pytest.mark.parametrize("isa", _dispatch.isas())
@@ -170,3 +182,4 @@ def test_shared_part():
     assert shared_part(4, 96, 96, one_task, 10**6, 6, 96) == 96, "what a task takes anyway is all"
     assert shared_part(4, 72, 12, one_task, 0, 6, 72) == 18, "six tasks would take two rounds"
     assert shared_part(4, 72, 12, one_task, 0, 6, 12) == 6
+    assert shared_part(2, 196, 40, one_task, 12, 1, 40) == 33, "five tasks would take as many rounds as six"
