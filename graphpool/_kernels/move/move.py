@@ -74,8 +74,8 @@ def _paired_axes(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
     """Extent of a tile along the first two axes: a square to turn, or as many whole rows as make up a task.
 
-    Words of 32 bits, which need no buffer, are turned in longer rows of dst. Few planes are in one tile, if they are sure
-    to be few.
+    Words of 32 bits, which need no buffer, are turned in longer rows of dst. Few planes are in one tile, if they are
+    sure to be few.
     """
     (first, *_), (second, *_) = axes[:2]
     if 0 < abs(axes[1][1]) < abs(axes[0][1]):
