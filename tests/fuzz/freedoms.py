@@ -33,6 +33,9 @@ CHAINS = frozenset({
 })  # fmt: skip
 """Kinds with sums or chains of operations, where a part may overflow, or be cancelled, and the whole does not."""
 
+NORM_GRADIENTS = frozenset({"BatchNormTrainingBackward", "LayerNormBackward"})
+"""Kinds that multiply the square of a normalised number by a gradient, so that numbers beyond 2^40 may overflow."""
+
 FOLDED = frozenset({"Add", "BatchNormInference", "BiasAdd", "Divide", "Multiply", "Subtract"})
 """Kinds whose constants may be folded into weights."""
 
@@ -118,7 +121,8 @@ class Tensors:
             return np.zeros(np.shape(self.values[tensor_id]), bool)
         size, is_constant = np.abs(self.real(tensor_id)), tensor_id in self.constants
         is_chain = node.kind in CHAINS or node.attrs.get("reduction") in ("add", "mul")
-        found = self.hidden.get(tensor_id, False) | ((size > HUGE) & np.isfinite(size) & is_chain)
+        most = 2.0**40 if node.kind in NORM_GRADIENTS else HUGE
+        found = self.hidden.get(tensor_id, False) | ((size > most) & np.isfinite(size) & is_chain)
         if (node.kind in FOLDED and is_constant) or port in JOINED.get(node.kind, ()):
             found |= ~(size <= HUGE) | ((size > 0) & (size < TINY))
         if node.kind in PRODUCTS and port < 2:

@@ -8,7 +8,19 @@ from ..match.groups import AnchorGroup, GradientGroup
 from ..products import convolution, matmul  # noqa: F401  (imported for their rules)
 from ..products.attention import lower_attention, lower_gradient
 from ..support import ANCHORS, INSTRUCTIONS, RULES, is_elementwise
-from . import indexing, movement, norm, parts, quantization, recurrent, reduce, scan, tree, windows  # noqa: F401
+from . import (  # noqa: F401
+    gradients,
+    indexing,
+    movement,
+    norm,
+    parts,
+    quantization,
+    recurrent,
+    reduce,
+    scan,
+    tree,
+    windows,
+)
 from .elementwise import lower_elementwise
 
 if TYPE_CHECKING:

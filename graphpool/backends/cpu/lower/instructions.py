@@ -9,6 +9,7 @@ from ...._kernels.norm.fold import fold_batch_norm
 from ....graph.shapes import channel_axis
 from ....typing import DataType
 from ..support import INSTRUCTIONS, INTEGERS, instruction
+from . import gradients  # noqa: F401  (imported for its instructions)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...._kernels.conv.direct import convolution, takes_bias
-from ....graph.shapes import conv_weight_axes
+from ....graph.op import Op
+from ....graph.shapes import conv_weight_axes, per_axis, resolve_pads, spatial_axes, window_extent
 from ..choices import forced
 from ..layout.images import pick
 from ..lower.epilogue import find_image, make_epilogue
 from ..lower.integers import operands
 from ..lower.post_ops import is_plain_bias
+from ..match.groups import AnchorGroup
 from ..match.integers import exact_depth
 from ..support import has_small_windows, rule
 from .choice import Choice, lower_first
@@ -22,9 +24,13 @@ from .transposed import find_overlap, find_phases
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import AnchorGroup
 
 __all__ = ["emit_plain"]
+
+
+def _has_known_shape(op: Op) -> bool:
+    """Whether the shape of the result is no tensor."""
+    return len(op.inputs) == 2 and has_small_windows(op)
 
 
 @rule("Convolution", is_anchor=True, where=has_small_windows)
@@ -37,6 +43,42 @@ def lower_convolution(lowering: Lowering, group: AnchorGroup) -> None:
 def lower_transposed(lowering: Lowering, group: AnchorGroup) -> None:
     """A transposed convolution, with bias and post-ops behind it."""
     lower_first(ConvSite(lowering, group), TRANSPOSED)
+
+
+@rule("ConvolutionBackwardData", where=_has_known_shape)
+def lower_backward_data(lowering: Lowering, op: Op) -> None:
+    """The transposed convolution with the same weights: what were channels of the result are those of the source."""
+    source, weights, result = (lowering.shapes[tensor.id] for tensor in (*op.inputs, op.outputs[0]))
+    axes = spatial_axes(len(result), op.attrs["data_format"])
+    kernel = pick(weights, conv_weight_axes(len(weights), op.attrs["weights_format"])[2])
+    begin, _ = resolve_pads(op.attrs, pick(result, axes), kernel)
+    strides, dilations = (per_axis(op.attrs, name, len(axes)) for name in ("strides", "dilations"))
+    reached = [
+        (source[axis] - 1) * strides[i] + window_extent(kernel[i], dilations[i]) - begin[i]
+        for i, axis in enumerate(axes)
+    ]  # of which the result has less or more
+    site = _adjoint(
+        lowering, op, "ConvTranspose", auto_pad="None", pads_begin=begin,
+        pads_end=[max(have - result[axis], 0) for have, axis in zip(reached, axes, strict=True)],
+        output_padding=[max(result[axis] - have, 0) for have, axis in zip(reached, axes, strict=True)],
+    )  # fmt: skip
+    lower_first(site, TRANSPOSED)
+
+
+@rule("ConvTransposeBackwardData", where=has_small_windows)
+def lower_transposed_backward_data(lowering: Lowering, op: Op) -> None:
+    """The convolution with the same weights."""
+    lower_first(_adjoint(lowering, op, "Convolution"), CONVOLUTION)
+
+
+_ADJOINT_FORMATS = {"XIO": "XOI", "OIX": "IOX", "XOI": "XIO", "IOX": "OIX"}
+"""How weights lie for the one who takes results for sources."""
+
+
+def _adjoint(lowering: Lowering, op: Op, kind: str, **attrs: Any) -> ConvSite:
+    """The op as one of a kind whose results have the shape of its own, alone."""
+    attrs = {**op.attrs, **attrs, "weights_format": _ADJOINT_FORMATS[op.attrs["weights_format"]]}
+    return ConvSite(lowering, AnchorGroup((), Op(op.id, kind, op.inputs, op.outputs, op.name, **attrs)))
 
 
 def find_plain(site: ConvSite) -> Choice:
