@@ -58,7 +58,7 @@ def test_a_gradient_fits_beside_as_many_tensors_as_a_program_holds(engine):
 
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("size", [12, 13, 14])
-def test_the_gradient_of_a_convolution_has_the_shape_of_its_source(engine, auto_pad, size):
+def test_gradients_of_a_convolution_have_the_shapes_of_its_operands(engine, auto_pad, size):
     rng, attrs = np.random.default_rng(6), {"strides": [3, 2], "dilations": [1, 2], "groups": 2}
     pads = {
         "pads_begin": [0, 0],
@@ -72,9 +72,12 @@ def test_the_gradient_of_a_convolution_has_the_shape_of_its_source(engine, auto_
     source, kernel = builder.input(shape), builder.input(weights.shape)
     gradient_shape = builder.graph_shape(builder.op("Convolution", source, kernel, **attrs, **pads))
     gradient = rng.normal(size=gradient_shape).astype(np.float32)
-    found, expected, kernels = run_op(
-        engine, "ConvolutionBackwardData", gradient, weights, dst_shape=list(shape), **attrs, **pads
-    )
-    assert found.shape == shape
-    assert not any("reference" in kernel for kernel in kernels)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    image = rng.normal(size=shape).astype(np.float32)
+    for kind, first, second, sizes in (
+        ("ConvolutionBackwardData", gradient, weights, {"dst_shape": list(shape)}),
+        ("ConvolutionBackwardWeights", image, gradient, {"weights_shape": list(weights.shape)}),
+    ):
+        found, expected, kernels = run_op(engine, kind, first, second, **attrs, **pads, **sizes)
+        assert found.shape == tuple(*sizes.values())
+        assert not any("reference" in kernel for kernel in kernels)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
