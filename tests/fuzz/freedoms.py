@@ -29,7 +29,7 @@ CHAINS = frozenset({
     "BiasAddBackward", "ConvTranspose", "ConvTransposeBackwardData", "ConvTransposeBackwardWeights", "Convolution",
     "ConvolutionBackwardData", "ConvolutionBackwardWeights", "CumProd", "CumSum", "Interpolate", "InterpolateBackward",
     "LayerNormBackward", "LogSoftmaxBackward", "MatMul", "PReLUBackward", "Recurrent", "ReduceProd", "ReduceSum",
-    "RoiAlign", "RotaryEmbedding", "SoftMaxBackward",
+    "RoiAlign", "RotaryEmbedding", "SoftMaxBackward", "SqrtBackward",
 })  # fmt: skip
 """Kinds with sums or chains of operations, where a part may overflow, or be cancelled, and the whole does not."""
 

@@ -183,4 +183,4 @@ def _sqrt(region: Region, op: Op) -> Any:
     """dy / (2 y)."""
     do, x = _Terms(region), region.operand(op)
     root = x if op.attrs["use_dst"] else do("sqrt", x)
-    return do("div", do("mul", region.operand(op, 1), 0.5), root)
+    return do("div", region.operand(op, 1), do("mul", root, 2.0))
