@@ -34,25 +34,43 @@ typedef struct {
 
 static int64_t count_taps(const gp_window *w) { return w->kernel[0] * w->kernel[1] * w->kernel[2]; }
 
+/* Elements that lie side by side, a few vectors mostly: calls of memcpy would take longer. */
+GP_INLINE void copy_line(float *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += GP_VL)
+        gp_store_part(to + i, gp_load_some(from + i, n - i), n - i);
+}
+
+/* Zeros for pixels first .. last - 1 of a patch. */
+static void clear_pixels(const gp_conv *p, const patch_layout *lay, float *to, int64_t first, int64_t last)
+{
+    for (int64_t j = first; j < last; ++j)
+        for (int64_t i = 0; i < p->ic; ++i)
+            to[j * lay->pixel + i * lay->channel] = 0;
+}
+
 /* Copy what one tap reads for pixels of one result row; `to` is the patch element of the row's first pixel. */
 static void gather_tap(const gp_conv *p, const patch_layout *lay, const float *src, float *to, gp_tap tap,
                        int64_t begin, int64_t end)
 {
-    const int last = (int)p->window.channels_last;
-    const int64_t pixels = end - begin;
-    float *first = to + (tap.first - begin) * lay->pixel;
-    if (tap.count < pixels)
-        for (int64_t i = 0; i < (last ? pixels : p->ic); ++i)
-            for (int64_t j = 0; j < (last ? p->ic : pixels); ++j)
-                to[(last ? i : j) * lay->pixel + (last ? j : i) * lay->channel] = 0;
-    if (tap.count == 0)
-        return;
-    if (last)
-        gp_copy(first, tap.step * lay->pixel, lay->channel, src + tap.src, tap.src_step, p->window.src_c, tap.count,
-                p->ic, sizeof(float));
+    const gp_window *w = &p->window;
+    const int64_t pixels = end - begin, front = tap.count ? tap.first - begin : pixels;
+    float *first = to + front * lay->pixel;
+    src += tap.src;
+    if (tap.step == 1) {
+        clear_pixels(p, lay, to, 0, front);
+        clear_pixels(p, lay, to, front + tap.count, pixels);
+    } else if (tap.count < pixels) {
+        clear_pixels(p, lay, to, 0, pixels);
+    }
+    if (w->channels_last)
+        gp_copy(first, tap.step * lay->pixel, lay->channel, src, tap.src_step, w->src_c, tap.count, p->ic, sizeof(float));
     else
-        gp_copy(first, lay->channel, tap.step * lay->pixel, src + tap.src, p->window.src_c, tap.src_step, p->ic,
-                tap.count, sizeof(float));
+        for (int64_t c = 0; c < p->ic; c++, src += w->src_c, first += lay->channel)
+            if (tap.src_step == 1 && tap.step * lay->pixel == 1)
+                copy_line(first, src, tap.count);
+            else
+                gp_copy(first, 0, tap.step * lay->pixel, src, 0, tap.src_step, 1, tap.count, sizeof(float));
 }
 
 static void gather(const gp_conv *p, const patch_layout *lay, const float *src, float *patches)

@@ -22,7 +22,7 @@ from ..core.call import KernelCall, pack
 from ..gemm.matmul import BLAS_INT_MAX, needs_pack, panel_nbytes
 from ..gemm.post_ops import NO_POST_OPS, PostOps
 from ..gemm.problem import aligned
-from ..image.window import Window, merged_stride, plan_rows, single_rows
+from ..image.window import MOST_LANES, Window, merged_stride, plan_rows, single_rows
 from .problem import check_weight_strides
 
 if TYPE_CHECKING:
@@ -192,11 +192,11 @@ def _build(problem: _Convolution, impl: str, post_ops: PostOps, isa: str | None)
 
 
 def _pixel_block(p: _Convolution) -> int:
-    """Pixels of a task: what fits the bounds, but few enough for `_LEAST_TASKS` tasks in all."""
+    """Pixels of a task: what fits the bounds, but few enough for `_LEAST_TASKS` tasks in all; whole vectors of them."""
     least, most = _PIXEL_BLOCK
     parts = -(-_LEAST_TASKS // max(p.batch * p.groups, 1))
     fit = min(_PATCH_NBYTES // (4 * max(p.depth, p.oc, 1)), -(-p.window.pixels // parts))
-    return min(max(fit, least), most, max(p.window.pixels, 1))
+    return min(max(-(-fit // MOST_LANES) * MOST_LANES, least), most, max(p.window.pixels, 1))
 
 
 def _plan(problem: _Convolution, impl: str, post_ops: PostOps) -> tuple[dict[str, Any], int]:

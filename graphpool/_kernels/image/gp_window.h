@@ -24,8 +24,11 @@ typedef struct {
     int64_t first, count, step, src, src_step;
 } gp_tap;
 
-static inline int64_t gp_floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
-
+/* b is mostly 1, and divisions take longer than to see that. */
+static inline int64_t gp_floor_div(int64_t a, int64_t b)
+{
+    return b == 1 ? a : a >= 0 ? a / b : -((-a + b - 1) / b);
+}
 
 /* Input coordinate that result `o` reads through tap `k` along an axis; -1 where it reads padding. A transposed window
  * turns round which side is strided. */
