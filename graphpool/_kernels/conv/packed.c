@@ -14,6 +14,7 @@
  *
  * A task is a block of pixels by a block of columns of one group. args: src, packed weights (conv/weights.c), the
  * scale, then those of the post-ops. */
+#include "core/gp_quad.h"
 #include "conv/gp_conv_weights.h"
 #include "gemm/gp_packed_tile.h"
 #include "conv/gp_stage.h"
@@ -78,11 +79,21 @@ static void move_pixels(const void *params, const char *src, int64_t count, char
     const gp_conv_packed *p = params;
     const gp_window *w = &p->window;
     const float *from = (const float *)src;
-    if (w->src_c == 1)
+    int64_t c = 0;
+    if (w->src_c == 1) {
         gp_copy(to, p->ic, 1, from, w->src[2], 1, count, p->ic, sizeof *from);
-    else
-        for (int64_t c = 0; c < p->ic; c++)
-            gp_copy((float *)to + c, 0, p->ic, from + c * w->src_c, 0, w->src[2], 1, count, sizeof *from);
+        return;
+    }
+    for (const int64_t whole = count & -4; w->src[2] == 1 && c + 4 <= p->ic; c += 4) {
+        const float *at = from + c * w->src_c;
+        float *row = (float *)to + c;
+        for (int64_t i = 0; i < whole; i += 4, at += 4, row += 4 * p->ic)
+            gp_transpose_quad(at, at + w->src_c, at + 2 * w->src_c, at + 3 * w->src_c, row, row + p->ic, row + 2 * p->ic,
+                              row + 3 * p->ic);
+        gp_copy(row, p->ic, 1, at, 1, w->src_c, count - whole, 4, sizeof *from);
+    }
+    for (; c < p->ic; c++)
+        gp_copy((float *)to + c, 0, p->ic, from + c * w->src_c, 0, w->src[2], 1, count, sizeof *from);
 }
 
 /* The same as find_rows through a staged source, for whole rows of results or a part of one. */
