@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def explain(what: str, *, accepted: object = None, got: object = None, hint: str
     if accepted is not None:
         parts.append(f"accepted: {accepted}")
     if got is not None:
-        parts.append(f"got: {got}")
+        parts.append(f"got: {_written(got, str)}")
     if hint is not None:
         parts.append(hint)
     return "; ".join(parts)
@@ -54,11 +54,15 @@ def explain(what: str, *, accepted: object = None, got: object = None, hint: str
 
 def brief(value: object) -> str:
     """What was got, for a message: no longer than a line, whatever it is."""
+    text = _written(value, repr)
+    return text if len(text) < 80 else f"{text[:76]} ..."
+
+
+def _written(value: object, write: Callable[[object], str]) -> str:
     try:
-        text = repr(value)
+        return write(value)
     except (ValueError, RecursionError):  # ints of thousands of digits, deep nesting
         return f"{type(value).__name__} too long to write"
-    return text if len(text) < 80 else f"{text[:76]} ..."
 
 
 def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
@@ -74,6 +78,14 @@ def check_count(what: str, value: object, least: int = 1) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
     raise InvalidArgumentError(explain(what, accepted=f"an int of at least {least}", got=brief(value)))
+
+
+def check_hashable(what: str, value: object) -> None:
+    """Raise InvalidArgumentError, which names `what`, for what has no hash."""
+    try:
+        hash(value)
+    except TypeError as error:
+        raise InvalidArgumentError(explain(what, accepted="a hashable name", got=brief(value))) from error
 
 
 def check_instance(what: str, value: object, kind: type[T]) -> T:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ._dataclasses import dataclass
-from .errors import InvalidArgumentError, LimitError, explain
+from .errors import InvalidArgumentError, LimitError, brief, explain
 
 if TYPE_CHECKING:
     from typing import Any
@@ -85,7 +85,7 @@ class Limits:
             value = getattr(self, name)
             kinds = (int, np.integer, float) if annotation == "float" else (int, np.integer)
             if not isinstance(value, kinds) or isinstance(value, bool) or not value > 0:
-                raise InvalidArgumentError(explain(f"limit {name}", accepted="a number above 0", got=repr(value)))
+                raise InvalidArgumentError(explain(f"limit {name}", accepted="a number above 0", got=brief(value)))
             object.__setattr__(self, name, value if isinstance(value, float) else int(value))
 
     @classmethod

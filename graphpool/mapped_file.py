@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphpool._dataclasses import NamedTuple
 
-from .errors import InvalidArgumentError, StateError, explain
+from .errors import InvalidArgumentError, StateError, brief, explain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ MAPPINGS = ("map", "copy")
 def check_mapping(mapping: object) -> str:
     """One of `MAPPINGS`, or `InvalidArgumentError`."""
     if not isinstance(mapping, str) or mapping not in MAPPINGS:
-        raise InvalidArgumentError(explain("mapping", accepted=", ".join(MAPPINGS), got=repr(mapping)))
+        raise InvalidArgumentError(explain("mapping", accepted=", ".join(MAPPINGS), got=brief(mapping)))
     return mapping
 
 

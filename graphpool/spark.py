@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any
 
-from .errors import InvalidArgumentError, UnsupportedError, explain, naming_the_extra
+from .errors import InvalidArgumentError, UnsupportedError, brief, explain, naming_the_extra
 from .rows import RowFunction
 from .runtime import Model
 from .typing import DataType
@@ -77,7 +77,7 @@ def predictor(
     if output is None and len(names) == 1:
         output = names[0]
     if output not in names:
-        raise InvalidArgumentError(explain("output", accepted=f"one of {names}", got=repr(output)))
+        raise InvalidArgumentError(explain("output", accepted=f"one of {names}", got=brief(output)))
     return Predictor(RowFunction(model, columns=columns, outputs={output: output}, keep=(), store=store))
 
 

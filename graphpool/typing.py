@@ -117,7 +117,7 @@ class DataType(StrEnum):
             try:
                 dtype: np.dtype[Any] = np.dtype(value)  # type: ignore[call-overload]
                 found = _BY_NUMPY.get(dtype) or _BY_NUMPY_NAME.get(dtype.name)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, RecursionError):
                 pass
         if found is None:
             raise InvalidDataTypeError(

@@ -105,7 +105,7 @@ class BoundedCache(Generic[K, V]):
             It is not callable.
         """
         if not callable(callback):
-            raise InvalidArgumentError(explain("callback", accepted="a callable(key, value)", got=repr(callback)))
+            raise InvalidArgumentError(explain("callback", accepted="a callable(key, value)", got=brief(callback)))
         self._callbacks = (*self._callbacks, callback)
 
         def unsubscribe() -> None:

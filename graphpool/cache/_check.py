@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral
 
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, brief, explain
 from ..typing import parse_nbytes
 
 
@@ -12,7 +12,7 @@ def check_entries(capacity: object) -> int:
     """A count of entries, or `InvalidArgumentError`."""
     if not isinstance(capacity, Integral) or isinstance(capacity, bool) or capacity < 0:
         raise InvalidArgumentError(
-            explain("capacity", accepted="a count of entries >= 0; 0 disables the cache", got=repr(capacity)),
+            explain("capacity", accepted="a count of entries >= 0; 0 disables the cache", got=brief(capacity)),
             capacity=capacity,
         )
     return int(capacity)
@@ -26,5 +26,5 @@ def check_limit(nbytes: int | str | None) -> int | None:
 def check_nbytes(nbytes: object) -> int:
     """The size of one entry in bytes, or `InvalidArgumentError`."""
     if not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 0:
-        raise InvalidArgumentError(explain("nbytes", accepted="bytes as an int >= 0", got=repr(nbytes)), nbytes=nbytes)
+        raise InvalidArgumentError(explain("nbytes", accepted="bytes as an int >= 0", got=brief(nbytes)), nbytes=nbytes)
     return nbytes

@@ -18,7 +18,7 @@ import weakref
 
 from graphpool.cache._check import check_nbytes
 from graphpool.cache._flight import Flight
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, check_hashable, explain
 
 
 @cython.final
@@ -142,7 +142,8 @@ cdef class HitPath:
         StateError
             The producer asks, directly or through other threads, for the key that it is to produce.
         InvalidArgumentError
-            `nbytes` is not a size, the producer returned no buffer or a larger one, or `handle` is of another key.
+            `nbytes` is not a size, a part of the key has no hash, the producer returned no buffer or a larger one, or
+            `handle` is of another key.
         Exception
             What the producer, the resource or the policy raised; all who waited get it, and no entry is left.
         """
@@ -176,11 +177,16 @@ cdef class HitPath:
             raise InvalidArgumentError(explain("handle of another entry", accepted=repr(full), got=repr(handle.key)))
         if self._record is not None or (handle is not None and gp_load(&handle.word) & EVICTED):
             return self._find_and_bind(full, handle)
-        entry = gpc_look_up(self._entries, full)
+        try:
+            entry = gpc_look_up(self._entries, full)
+        except TypeError:
+            check_hashable("key", full)
+            raise
         return None if entry is None else self._hit(<Entry>entry)
 
     def _find_and_bind(self, tuple full, ConstantHandle handle):
         """The same under the lock: uses are recorded in order, and no handle is bound to an entry that has left."""
+        check_hashable("key", full)
         with self._lock:
             entry = gpc_look_up(self._entries, full)
             if entry is None or entry.buffer is None:

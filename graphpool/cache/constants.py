@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
-from ..errors import InvalidArgumentError, StateError, explain
+from ..errors import InvalidArgumentError, StateError, brief, check_hashable, explain
 from ..fork import guard_fork
 from ._bounded import BoundedCache, show_stats
 from ._check import check_limit, check_nbytes
@@ -376,7 +376,13 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         -------
         is_removed : bool
             Whether there was one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A part of the key has no hash.
         """
+        check_hashable("key", (backend_id, key))
         with self._evicting() as left:
             entry = self._entries.get((backend_id, key))
             left += [] if entry is None else self._pop_all([entry])
@@ -398,7 +404,13 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         -------
         is_removed : bool
             Whether there was one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A part of the key has no hash.
         """
+        check_hashable("key", (backend_id, key))
         with self._evicting() as left:
             entry = self._entries.get((backend_id, key))
             if entry is not None and entry.buffer is not None:
@@ -466,7 +478,13 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         -------
         nbytes : int
             What was given up; 0 if nothing. Unit: bytes.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A part of the key has no hash.
         """
+        check_hashable("key", key)
         with self._evicting() as left:
             entry = self._entries.get(cast("FullKey", key))
             left += [] if entry is None or not (_is_of(entry, resource) and _is_idle(entry)) else self._pop_all([entry])
@@ -604,7 +622,7 @@ def _is_for_none_but(resource: MemoryResource, entry: Entry) -> bool:
 
 def _check_product(buffer: object, nbytes: int) -> None:
     if not isinstance(buffer, ConstantBuffer):
-        raise InvalidArgumentError(explain("the producer's result", accepted="a ConstantBuffer", got=repr(buffer)))
+        raise InvalidArgumentError(explain("the producer's result", accepted="a ConstantBuffer", got=brief(buffer)))
     if buffer.nbytes > nbytes:
         raise InvalidArgumentError(
             explain("the constant is larger than reserved", accepted=f"up to {nbytes} bytes", got=buffer.nbytes)

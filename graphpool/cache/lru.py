@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from ..errors import check_hashable
 from ..fork import guard_fork
 from ._bounded import BoundedCache, show_stats
 from ._check import check_entries, check_limit, check_nbytes
@@ -76,6 +77,7 @@ class LruCache(BoundedCache[K, V]):
 
     def __contains__(self, key: object) -> bool:
         """Whether there is a value now; no use of it is counted."""
+        check_hashable("key", key)
         return key in self._entries
 
     def keys(self) -> list[K]:
@@ -98,7 +100,13 @@ class LruCache(BoundedCache[K, V]):
         -------
         node : Node or None
             None if there is no such entry. It knows when the entry has left.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The key has no hash.
         """
+        check_hashable("key", key)
         return self._entries.find(key)
 
     # ---- look up and produce
@@ -114,6 +122,11 @@ class LruCache(BoundedCache[K, V]):
         -------
         value : object or None
             None if there is none.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The key has no hash.
         """
         with self._lock:
             found = self._hit(key)
@@ -141,7 +154,7 @@ class LruCache(BoundedCache[K, V]):
         StateError
             The producer asks, directly or through other threads, for the key that it is to produce.
         InvalidArgumentError
-            `nbytes` is not a size.
+            `nbytes` is not a size, or the key has no hash.
         Exception
             What the producer raised; everyone who waited gets it, and no entry is left.
         """
@@ -164,7 +177,11 @@ class LruCache(BoundedCache[K, V]):
 
     def _hit(self, key: K) -> object:
         """The value, now the most recently used one, or `_NONE`. Under the lock."""
-        node = self._entries.use(key)
+        try:
+            node = self._entries.use(key)
+        except TypeError:
+            check_hashable("key", key)
+            raise
         return _NONE if node is None else node.value
 
     def _reserve(self, key: K, nbytes: int) -> tuple[Flight[V] | None, list[tuple[K, V]]]:
@@ -332,7 +349,13 @@ class LruCache(BoundedCache[K, V]):
         -------
         is_removed : bool
             Whether there was one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The key has no hash.
         """
+        check_hashable("key", key)
         with self._lock:
             flight = self._flights.get(key)
             if flight is not None:

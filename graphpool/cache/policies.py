@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from graphpool._dataclasses import NamedTuple, dataclass
 
 from .._unraisable import report_unraisable
-from ..errors import BackendError, InvalidArgumentError, StateError, explain
+from ..errors import BackendError, InvalidArgumentError, StateError, brief, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -339,7 +339,7 @@ def make_policy(policy: PolicySource | None) -> Policy:
         accepted = "a name, an object with the methods of Policy, or what returns one"
         found = policy if isinstance(policy, Policy) and not isinstance(policy, type) else _call(policy, accepted)
         if not isinstance(found, Policy) or isinstance(found, type):
-            raise InvalidArgumentError(explain("policy", accepted=accepted, got=repr(found)))
+            raise InvalidArgumentError(explain("policy", accepted=accepted, got=brief(found)))
         return found
     name = policy.lower()
     if name in _BUILTIN:
@@ -355,7 +355,7 @@ def make_policy(policy: PolicySource | None) -> Policy:
 def _call(factory: Any, accepted: str) -> Any:
     """What a class or function returns."""
     if not callable(factory):
-        raise InvalidArgumentError(explain("policy", accepted=accepted, got=repr(factory)))
+        raise InvalidArgumentError(explain("policy", accepted=accepted, got=brief(factory)))
     try:
         return factory()
     except Exception as error:

@@ -282,7 +282,7 @@ def set_constant_tensor_cache(flag: bool | int) -> None:
         Anything else; nothing is changed.
     """
     if not isinstance(flag, int) or flag not in (0, 1):
-        raise InvalidArgumentError(explain("flag", accepted="0 or 1", got=repr(flag)), flag=flag)
+        raise InvalidArgumentError(explain("flag", accepted="0 or 1", got=brief(flag)), flag=flag)
     for kind in ENGINE_KINDS:
         set_constant_tensor_cache_capacity(kind, _configured(kind)[0] if flag else 0)
 
@@ -389,9 +389,9 @@ def _nbytes(megabytes: int) -> int | None:
 
 def _check_device(kind: str, index: int) -> None:
     if kind not in ENGINE_KINDS:
-        raise InvalidArgumentError(explain("engine kind", accepted=", ".join(ENGINE_KINDS), got=repr(kind)), kind=kind)
+        raise InvalidArgumentError(explain("engine kind", accepted=", ".join(ENGINE_KINDS), got=brief(kind)), kind=kind)
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
-        raise InvalidArgumentError(explain("device index", accepted="an int >= 0", got=repr(index)), index=index)
+        raise InvalidArgumentError(explain("device index", accepted="an int >= 0", got=brief(index)), index=index)
 
 
 def _check_megabytes(megabytes: int | None) -> int:
@@ -399,5 +399,5 @@ def _check_megabytes(megabytes: int | None) -> int:
         return UNLIMITED_MB
     if not isinstance(megabytes, Integral) or isinstance(megabytes, bool) or megabytes < 0:
         accepted, hint = "megabytes as an int >= 0, or None for no bound", "resize of the cache takes sizes with units"
-        raise InvalidArgumentError(explain("capacity", accepted=accepted, got=repr(megabytes), hint=hint))
+        raise InvalidArgumentError(explain("capacity", accepted=accepted, got=brief(megabytes), hint=hint))
     return min(int(megabytes), UNLIMITED_MB)

@@ -16,8 +16,9 @@ from graphpool._dataclasses import NamedTuple
 
 from ..csv_rows import write_rows
 from ..drawing import make_figure, size_unit
-from ..errors import InvalidArgumentError, brief, explain
+from ..errors import InvalidArgumentError, brief, check_instance, explain
 from ..mapped_file import open_regular
+from ..typing import parse_nbytes
 from .policies import Item, choose_victims, make_policy, policy_names
 
 if TYPE_CHECKING:
@@ -70,10 +71,13 @@ class Clairvoyant(NamedTuple):
 def replay(trace: Iterable[Item], policy: PolicySource, capacity_nbytes: int) -> Replay:
     """Run a policy over a trace, with the decisions that `ConstantTensorCache` would take.
 
+    Raises InvalidArgumentError for what is no trace, policy or size.
+
     Sizes and costs of one key do not change; a policy that is an object, not a name as for `make_policy`, must be new.
     Cost: that of the policy; about 1 µs an access besides.
     """
     policy = make_policy(policy)
+    trace, capacity_nbytes = _accesses(trace), parse_nbytes(capacity_nbytes)
     kept: dict[Hashable, int] = {}
     untold: dict[Hashable, int] = {}  # hits of each key since the policy was last told, in the order of the last one
     in_use = peak = hits = misses = 0
@@ -102,6 +106,17 @@ def replay(trace: Iterable[Item], policy: PolicySource, capacity_nbytes: int) ->
     return Replay(hits, misses, saved, total, peak)
 
 
+def _accesses(trace: Iterable[Item]) -> Sequence[Item]:
+    """The accesses of a trace; InvalidArgumentError for what is none."""
+    try:
+        accesses = list(trace)
+    except TypeError as error:
+        raise InvalidArgumentError(explain("trace", accepted="an iterable of Items", got=brief(trace))) from error
+    for access in accesses:
+        check_instance("access of a trace", access, Item)
+    return accesses
+
+
 def _room(
     policy: Policy, item: Item, need_nbytes: int, kept: dict[Hashable, int], capacity_nbytes: int
 ) -> list[Hashable] | None:
@@ -122,7 +137,7 @@ def clairvoyant(trace: Sequence[Item], capacity_nbytes: int) -> Clairvoyant:
     Cost: O(n log n) for the bound, O(n x mean interval) for the other, for n accesses. Source: the relaxation of D.
     Berger, N. Beckmann, M. Harchol-Balter, "Practical bounds on optimal caching with variable object sizes" (2018).
     """
-    capacity_nbytes = min(capacity_nbytes, MOST)
+    trace, capacity_nbytes = _accesses(trace), min(parse_nbytes(capacity_nbytes), MOST)
     starts, ends, sizes, costs = _intervals(trace, capacity_nbytes)
     spaces = sizes.astype(np.float64) * (ends - starts)
     order = np.argsort(-costs / np.maximum(spaces, 1), kind="stable")

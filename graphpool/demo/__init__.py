@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,7 +60,7 @@ def model_path(name: str) -> Path:
     """
     if name not in MODELS:
         raise InvalidArgumentError(
-            explain("unknown demonstration model", accepted=", ".join(MODELS), got=repr(name)), name=name
+            explain("unknown demonstration model", accepted=", ".join(MODELS), got=brief(name)), name=name
         )
     return _HERE / f"{name}.onnx"
 

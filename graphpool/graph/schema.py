@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidOpError, explain
+from graphpool.errors import InvalidOpError, brief, explain
 
 from .schemas import extension, onednn
 from .schemas.attributes import Attribute
@@ -55,6 +55,7 @@ def get_schema(kind: str) -> OpSchema:
     if schema is None:
         hint = closest(str(kind), tuple(SCHEMAS))
         raise InvalidOpError(
-            explain("unknown op kind", accepted=f"one of {len(SCHEMAS)} kinds", got=repr(kind), hint=hint), op_kind=kind
+            explain("unknown op kind", accepted=f"one of {len(SCHEMAS)} kinds", got=brief(kind), hint=hint),
+            op_kind=kind,
         )
     return schema

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, StateError, check_instance, explain
+from graphpool.errors import InvalidArgumentError, StateError, brief, check_instance, explain
 
 from ..fork import Locked
 from ._budget import Budget
@@ -250,7 +250,7 @@ class MemoryManager(Locked):
             The resource or the budget refused; nothing is kept.
         """
         if not isinstance(num_pools, int) or num_pools < 1:
-            raise InvalidArgumentError(explain("num_pools", accepted="an int >= 1", got=repr(num_pools)))
+            raise InvalidArgumentError(explain("num_pools", accepted="an int >= 1", got=brief(num_pools)))
         pool = self.lifetime_manager.create_pool(resource, max_arenas=self._limit(num_pools), budget=self.budget)
         try:
             if self.pool_manager.num_pools:

@@ -39,7 +39,7 @@ def check_planner(planner: Any) -> None:
     is_hashable = getattr(type(planner), "__hash__", None) is not None
     if planner is not None and not (callable(planner) and is_hashable):
         accepted = "a hashable callable(buffers, alignment), or None"
-        raise InvalidArgumentError(explain("planner", accepted=accepted, got=repr(planner)))
+        raise InvalidArgumentError(explain("planner", accepted=accepted, got=brief(planner)))
 
 
 def plan_with(planner: Planner | None, buffers: Iterable[BufferInfo], alignment: int = 64) -> MemoryPlan:

@@ -615,7 +615,7 @@ def _check_providers(providers: Sequence[Any] | None) -> None:
         name = provider[0] if isinstance(provider, (tuple, list)) and provider else provider
         if not isinstance(name, str):
             accepted = "names, or pairs of a name and a dict"
-            raise InvalidArgumentError(explain("providers", accepted=accepted, got=repr(provider)))
+            raise InvalidArgumentError(explain("providers", accepted=accepted, got=brief(provider)))
         if name != PROVIDER:
             warnings.warn(f"provider {name!r} is not available; {PROVIDER} runs the model", UserWarning, stacklevel=3)
 

@@ -8,7 +8,7 @@ from copy import copy
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, explain
+from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, brief, explain
 from graphpool.fork import cached_property
 
 from .arrays import make_message, to_array
@@ -301,7 +301,7 @@ def check_text(owner: str, *names: Any) -> None:
     """Raise for a name that is no UTF-8: protobuf hands it on as bytes."""
     for name in names:
         if type(name) is bytes:
-            raise InvalidGraphError(explain(f"a name of {owner} is no UTF-8", got=repr(name)))
+            raise InvalidGraphError(explain(f"a name of {owner} is no UTF-8", got=brief(name)))
 
 
 def _value_of(item: AttributeProto) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.runtime._tensor import check_unmasked
 from graphpool.typing import DataType
 
 from .proto import TensorProto, TypeProto
@@ -56,6 +57,7 @@ class OrtValue:
             There is no such device.
         """
         check_device(device_type, device_id)
+        check_unmasked(numpy_obj, "numpy_obj")
         return OrtValue(np.array(numpy_obj, order="C"))
 
     @staticmethod
@@ -77,6 +79,7 @@ class OrtValue:
         InvalidArgumentError
             There is no such type, or its elements have another size.
         """
+        check_unmasked(data, "data")
         array, dtype = np.ascontiguousarray(data), numpy_type(int(onnx_element_type))
         if array.dtype.itemsize != dtype.itemsize:
             accepted = f"elements of {dtype.itemsize} bytes, as {dtype} has"
@@ -231,6 +234,7 @@ class OrtValue:
         InvalidArgumentError
             Type or shape differ.
         """
+        check_unmasked(array, "update_inplace")
         array, own = np.asarray(array), self._value
         if array.dtype != own.dtype or array.shape != own.shape:
             accepted, got = (f"{item.dtype} {list(item.shape)}" for item in (own, array))

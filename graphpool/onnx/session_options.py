@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass, field
-from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, UnsupportedError, brief, explain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,7 +163,7 @@ def set_default_logger_severity(severity: int) -> None:
     """
     levels = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
     if not isinstance(severity, int) or not 0 <= severity < len(levels):
-        raise InvalidArgumentError(explain("severity", accepted="0 to 4", got=repr(severity)))
+        raise InvalidArgumentError(explain("severity", accepted="0 to 4", got=brief(severity)))
     logging.getLogger("graphpool").setLevel(levels[severity])
 
 

@@ -13,7 +13,7 @@ from ..backends.cpu.backend import relowering
 from ..backends.cpu.place.merging import fused_steps, place_steps
 from ..backends.cpu.place.stages import StageTimer
 from ..backends.cpu.place.streams import step_signature
-from ..errors import InvalidArgumentError, check_count, explain
+from ..errors import InvalidArgumentError, brief, check_count, explain
 from ..runtime import Engine
 from ..runtime.costs import cost_key, program_key, stage_key, stage_latencies, step_costs
 from ..runtime.executable import Executable
@@ -136,7 +136,7 @@ def profile_ops(
     for name, value in (("threads", threads), ("repeats", repeats)):
         check_count(name, value)
     if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s < math.inf:
-        message = explain("timeout_s", accepted="a finite number of seconds, at least 0", got=repr(timeout_s))
+        message = explain("timeout_s", accepted="a finite number of seconds, at least 0", got=brief(timeout_s))
         raise InvalidArgumentError(message, timeout_s=timeout_s)
     model.specialise(given)  # says what is wrong with the inputs, and that the model is closed
     form = model.plain_form(given)

@@ -8,6 +8,7 @@ from graphpool._atomic cimport gp_add, gp_load, gp_store
 
 from ._ndarray cimport GP_WRITEABLE, fields_of, gp_array, span_nbytes
 
+import sys
 import threading
 from functools import partial
 from weakref import ref
@@ -283,9 +284,10 @@ cdef class Tensor:
         InvalidArgumentError
             It does not fit, or the tensor is read-only.
         """
+        check_unmasked(array, f"tensor {self.lt_id}: content")
         try:
             array = np.asarray(array)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidArgumentError(explain(f"tensor {self.lt_id}: content", accepted="an array")) from error
         if array.dtype != self.lt.dtype.numpy or (self.lt.is_shape_known and array.shape != self.lt.shape):
             raise InvalidArgumentError(
@@ -416,9 +418,21 @@ def raw_array(Tensor tensor):
     return np.frombuffer(_Memory(tensor), np.uint8)
 
 
+def check_unmasked(data, what):
+    """Raise InvalidArgumentError for an array with masked elements: NumPy would read what lies behind the mask."""
+    masked = sys.modules.get("numpy.ma")  # which those who have such arrays have imported
+    if masked is not None and masked.is_masked(data):
+        raise InvalidArgumentError(
+            explain(what, accepted="an array without masked elements", got=type(data).__name__,
+                    hint="say what they are with .filled(value)")
+        )
+
+
 def _as_array(data, lt):
     """The user's object as an array that shares its memory."""
     if isinstance(data, (np.ndarray, np.generic)):
+        if type(data) is not np.ndarray:
+            check_unmasked(data, f"tensor {lt.id}: data")
         return np.asarray(data)
     try:
         if lt.property is PropertyType.HOST_SCALAR and isinstance(data, (bool, int, float)):

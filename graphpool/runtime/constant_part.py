@@ -11,7 +11,7 @@ from graphpool._dataclasses import dataclass
 from graphpool._version import __version__
 from graphpool.cache import ConstantBuffer, LruCache, fingerprint
 from graphpool.cache.identity import Fingerprint, QuickFingerprint, digest_of_text, quick_fingerprint
-from graphpool.errors import InvalidArgumentError, brief, check_instance, explain
+from graphpool.errors import check_hashable, check_instance
 from graphpool.fork import cached_property
 from graphpool.mapped_file import MappedFile, ReadMapping
 from graphpool.memory._arrays import texts_nbytes
@@ -118,11 +118,7 @@ class ExecuteOptions:
     key: Hashable = None
 
     def __post_init__(self) -> None:
-        try:
-            hash(self.key)
-        except TypeError as error:
-            message = explain("key of an execution", accepted="a hashable name", got=brief(self.key))
-            raise InvalidArgumentError(message) from error
+        check_hashable("key of an execution", self.key)
 
 
 def execution_key(options: ExecuteOptions | None) -> Hashable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +146,7 @@ def open_device(kind: str, index: int) -> Device:
     """
     found = _IMPLEMENTATIONS.get(kind) if isinstance(kind, str) else None
     if found is None:
-        raise InvalidArgumentError(explain("engine kind", accepted=", ".join(_IMPLEMENTATIONS), got=repr(kind)))
+        raise InvalidArgumentError(explain("engine kind", accepted=", ".join(_IMPLEMENTATIONS), got=brief(kind)))
     module, name = found
     device: Device = getattr(import_module(f".{module}", __package__), name)(index)
     return device

@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from .. import log
-from ..errors import InvalidArgumentError, StateError, explain
+from ..errors import InvalidArgumentError, StateError, brief, explain
 from ..fork import Locked
 from ..memory import Budget, LimitingResource, StatisticsResource
 from ..memory.user_planner import check_planner
@@ -128,9 +128,11 @@ class Engine(Locked):
         log.listen()
         check_planner(planner)
         if threads is not None and (not isinstance(threads, Integral) or isinstance(threads, bool) or threads < 1):
-            raise InvalidArgumentError(explain("threads", accepted="an int of at least 1, or None", got=repr(threads)))
+            raise InvalidArgumentError(explain("threads", accepted="an int of at least 1, or None", got=brief(threads)))
         if idle_decay_s is not None and not (isinstance(idle_decay_s, int | float) and idle_decay_s > 0):
-            raise InvalidArgumentError(explain("idle_decay_s", accepted="seconds > 0, or None", got=repr(idle_decay_s)))
+            raise InvalidArgumentError(
+                explain("idle_decay_s", accepted="seconds > 0, or None", got=brief(idle_decay_s))
+            )
         self.device = open_device(kind, index)
         self.kind = kind
         self.index = index

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphpool._kernels.core._team import Team
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 from graphpool.memory import HostResource
 
 from . import thread_limits
@@ -73,7 +73,7 @@ class HostDevice:
 
     def __init__(self, index: int) -> None:
         if index != 0:
-            raise InvalidArgumentError(explain("engine index", accepted="0, there is one cpu", got=repr(index)))
+            raise InvalidArgumentError(explain("engine index", accepted="0, there is one cpu", got=brief(index)))
 
     def parse_limit(self, value: int | str | None) -> MemoryLimit:
         """Shares are of what the process may take."""
@@ -90,7 +90,7 @@ class HostDevice:
     def queue(self, engine: Engine, native: object) -> HostQueue:
         """A team of as many threads as the engine has."""
         if native is not None:
-            raise InvalidArgumentError(explain("native stream of a cpu engine", accepted="None", got=repr(native)))
+            raise InvalidArgumentError(explain("native stream of a cpu engine", accepted="None", got=brief(native)))
         return HostQueue(engine.threads)
 
     def bind(self, data: Any, lt: LogicalTensor) -> tuple[int, bool, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from graphpool._dataclasses import dataclass
-from graphpool.errors import InvalidArgumentError, MemoryTimeoutError, OutOfMemoryError, check_choice, explain
+from graphpool.errors import InvalidArgumentError, MemoryTimeoutError, OutOfMemoryError, brief, check_choice, explain
 from graphpool.fork import Locked
 from graphpool.memory import Budget
 from graphpool.memory._check import out_of_memory
@@ -156,7 +156,7 @@ class MemoryQueue(Locked):
 
     def __init__(self, budget: Budget, on_pressure: str, timeout_s: float, room: GroupRoom = NO_GROUPS) -> None:
         if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s >= 0:
-            raise InvalidArgumentError(explain("pressure_timeout_s", accepted="seconds >= 0", got=repr(timeout_s)))
+            raise InvalidArgumentError(explain("pressure_timeout_s", accepted="seconds >= 0", got=brief(timeout_s)))
         self.waits = check_choice("on_pressure", on_pressure, ON_PRESSURE) == "wait"
         self._timeout_s = timeout_s
         self._budget, self._room = budget, room

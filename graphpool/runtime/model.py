@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphpool.cache.process import borrow_packed, return_packed
-from graphpool.errors import InvalidArgumentError, StateError, UnsupportedError, check_choice, explain
+from graphpool.errors import InvalidArgumentError, StateError, UnsupportedError, brief, check_choice, explain
 
 from .heap import trim_heap
 from .model_forms import ModelForms
@@ -137,7 +137,7 @@ class Model(Ranked):
     ) -> None:
         check_choice("weights", weights, WEIGHTS_MODES)
         if not isinstance(capacity, int) or capacity < 1:
-            raise InvalidArgumentError(explain("capacity", accepted="an int of at least 1", got=repr(capacity)))
+            raise InvalidArgumentError(explain("capacity", accepted="an int of at least 1", got=brief(capacity)))
         self.options = parse_options(schedule, streams)
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.engine, self.name, self.weights, self.metadata = engine, name, weights, metadata

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from graphpool._dataclasses import NamedTuple, dataclass
 from graphpool.cache.constants import BYTES_PER_S, CALL_COST_S
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 from graphpool.fork import Locked
 
 from ._counters import UseCount
@@ -410,7 +410,7 @@ def check_priority(priority: Any) -> float:
     if isinstance(priority, int | float) and not isinstance(priority, bool) and 0 < priority < float("inf"):
         return float(priority)
     hint = "model.pin() keeps all that a model has"
-    raise InvalidArgumentError(explain("priority", accepted="a finite number above 0", got=repr(priority), hint=hint))
+    raise InvalidArgumentError(explain("priority", accepted="a finite number above 0", got=brief(priority), hint=hint))
 
 
 def _constants_of(forms: Iterable[Executable]) -> dict[int, Any]:

@@ -18,6 +18,8 @@ from graphpool.errors import (
 from graphpool.memory._check import check_request
 from graphpool.typing import DataType
 
+from ._tensor import check_unmasked
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -141,6 +143,7 @@ def refuse_index(port: ModelPort, array: np.ndarray[Any, Any]) -> NoReturn:
 def _as_array(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:
     if type(value) is np.ndarray:
         return value
+    check_unmasked(value, f"input {port.name!r}")
     try:
         if isinstance(value, (np.ndarray, np.generic)):
             return np.asarray(value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._dataclasses import dataclass
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 
 from ._model_run import InputPorts
 from .model_port import describe_port
@@ -99,7 +99,7 @@ class Padding:
         most_rows: int,
     ) -> None:
         if not isinstance(most_rows, (int, np.integer)) or most_rows < 1:
-            raise InvalidArgumentError(explain("most_rows", accepted="an int of at least 1", got=repr(most_rows)))
+            raise InvalidArgumentError(explain("most_rows", accepted="an int of at least 1", got=brief(most_rows)))
         found = next((port for port in inputs if port.name == mask), None)
         own: tuple[Any, ...] = dims.get(mask) or ()
         if len(own) != 2 or own[0] == own[1] or not all(isinstance(dim, str) for dim in own):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool._dataclasses import dataclass, replace
 
 from .. import config
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, brief, explain
 from ._streams import MAX_STREAMS
 from .costs import program_key, stage_latencies, step_costs
 from .machine import EVENT_COST_S, MEMORY_BANDWIDTH
@@ -101,10 +101,10 @@ def parse_options(schedule: str | None, streams: int | None) -> ScheduleOptions:
     policy = default_policy if schedule is None else schedule
     count = default_streams if streams is None else streams
     if policy not in POLICIES:
-        message = explain("schedule", accepted=", ".join(POLICIES), got=repr(schedule))
+        message = explain("schedule", accepted=", ".join(POLICIES), got=brief(schedule))
         raise InvalidArgumentError(message, schedule=schedule)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        message = explain("streams", accepted="an int of at least 1", got=repr(streams))
+        message = explain("streams", accepted="an int of at least 1", got=brief(streams))
         raise InvalidArgumentError(message, streams=streams)
     return ScheduleOptions(policy, count)
 

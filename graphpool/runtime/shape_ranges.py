@@ -160,7 +160,7 @@ class ShapeRanges:
                 if isinstance(key, int) or names.setdefault(key, entry) != entry:
                     accepted = f"{key}, as in the model" if isinstance(key, int) else f"{names[key]!r}, as elsewhere"
                     what = f"shapes: dimension {axis} of input {name!r}"
-                    raise InvalidArgumentError(explain(what, accepted=accepted, got=repr(entry)), input_name=name)
+                    raise InvalidArgumentError(explain(what, accepted=accepted, got=brief(entry)), input_name=name)
         for name, keys in self._keys.items():
             self._keys[name] = None if keys is None else tuple([names.get(key, key) for key in keys])
 
@@ -177,7 +177,7 @@ class ShapeRanges:
             elif is_said:
                 known = ", ".join([key for key in self.spans if isinstance(key, str) and key != name])
                 accepted = f"a range, or a sum of numbers and of dimensions that have one: {known or 'none'}"
-                raise InvalidArgumentError(explain(f"shapes: {name!r}", accepted=accepted, got=repr(text)), name=name)
+                raise InvalidArgumentError(explain(f"shapes: {name!r}", accepted=accepted, got=brief(text)), name=name)
 
     def _declare(self, key: Key, span: Span) -> None:
         if self.spans.setdefault(key, span) != span:

@@ -245,7 +245,7 @@ def _as_pair(edge: Any) -> tuple[int, int]:
 
 def _as_node(node: Any, what: str, count: int) -> int:
     if not isinstance(node, int) or not 0 <= node < count:
-        message = explain(f"{what} is no node of the graph", accepted=f"0 to {count - 1}", got=repr(node))
+        message = explain(f"{what} is no node of the graph", accepted=f"0 to {count - 1}", got=brief(node))
         raise InvalidArgumentError(message, node=node)
     return node
 

@@ -8,7 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ class LatencyCache:
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, machine: str = "", capacity: int = 65536) -> None:
         if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-            message = explain("capacity", accepted="an int of at least 1", got=repr(capacity))
+            message = explain("capacity", accepted="an int of at least 1", got=brief(capacity))
             raise InvalidArgumentError(message, capacity=capacity)
         self.path: Path | None = None
         if path is not None:
@@ -110,7 +110,7 @@ def checked_latency(latency: object, what: str) -> float:
     except (TypeError, ValueError):
         value = math.nan
     if not 0 <= value < math.inf:
-        message = explain(f"latency of {what} is no time", accepted="a finite number, at least 0", got=repr(latency))
+        message = explain(f"latency of {what} is no time", accepted="a finite number, at least 0", got=brief(latency))
         raise InvalidArgumentError(message, latency=latency)
     return value
 

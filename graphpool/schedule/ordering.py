@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, ScheduleError, explain
+from graphpool.errors import InvalidArgumentError, ScheduleError, brief, explain
 
 from .control import control_tasks
 
@@ -138,5 +138,5 @@ def _check_uses(schedule: Schedule, uses: Sequence[Sequence[int]]) -> None:
     for index, nodes in enumerate(uses):
         for node in nodes:
             if node not in running:
-                message = explain(f"buffer {index} is used by node {node!r}, which does not run", got=repr(nodes))
+                message = explain(f"buffer {index} is used by node {node!r}, which does not run", got=brief(nodes))
                 raise InvalidArgumentError(message, buffer=index, node=node)

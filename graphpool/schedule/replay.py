@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from graphpool.errors import ScheduleError, explain
+from graphpool.errors import ScheduleError, check_instance, explain
 
 from .instructions import CURRENT_STREAM, AddEvent, Run, SetStream, StreamBarrier, WaitEvent
-
-if TYPE_CHECKING:
-    from .schedule import Schedule
+from .schedule import Schedule
 
 __all__ = ["Streams", "replay"]
 
@@ -73,13 +71,15 @@ def replay(schedule: Schedule, streams: Streams[Event]) -> None:
     ------
     ScheduleError
         A wait for an event that was not added before.
+    InvalidArgumentError
+        What is given is no schedule.
 
     Notes
     -----
     A barrier is a wait of the first stream for all others, and of these for it. Threads: those of `streams`. Cost: one
     call of `streams` an instruction.
     """
-    ids = schedule.stream_ids or (0,)
+    ids = check_instance("schedule", schedule, Schedule).stream_ids or (0,)
     current = 0
     events: dict[int, Event] = {}
     for step in schedule.instructions:

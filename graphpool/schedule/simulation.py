@@ -193,7 +193,7 @@ def _helpers(
     streams = len(schedule.stream_ids)
     if not isinstance(threads, int) or threads < max(streams, 1):
         accepted = f"an int, at least {streams}: one for each stream"
-        message = explain("threads out of range", accepted=accepted, got=repr(threads))
+        message = explain("threads out of range", accepted=accepted, got=brief(threads))
         raise InvalidArgumentError(message, threads=threads)
     factors = as_costs(speedups, schedule.graph.num_nodes, "speedups")
     return _Helpers(threads, [max([1.0, *(min(factors[v], threads) for v in task.nodes)]) for task in tasks])

@@ -16,6 +16,7 @@ import numpy as np
 
 from graphpool._dataclasses import dataclass
 
+from ..cache._packed_file import as_bytes
 from ..errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, brief, explain
 from ..runtime.model_port import as_input, check_names
 from ..typing import MAX_NDIM, DataType
@@ -418,7 +419,7 @@ def format_answer(name: str, request: InferRequest, results: Mapping[str, Any]) 
         array = results[output]
         described: dict[str, Any] = {"name": output, **_describe_array(output, array)}
         if is_binary:
-            part = _texts_as_binary(array) if array.dtype == np.object_ else _as_bytes(array)
+            part = _texts_as_binary(array) if array.dtype == np.object_ else as_bytes(np.ascontiguousarray(array))
             described["parameters"] = {"binary_data_size": len(part)}
             binary.append(part)
         else:
@@ -437,11 +438,6 @@ def _describe_array(name: str, array: Any) -> dict[str, Any]:
         if datatype is not None:
             return {"datatype": datatype, "shape": list(array.shape)}
     raise _error(f"result {name!r}", "a tensor of a type that the protocol has", type(array).__name__)
-
-
-def _as_bytes(array: Any) -> memoryview:
-    dense: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return memoryview(dense)
 
 
 def _texts_as_binary(array: Any) -> bytes:

@@ -558,3 +558,15 @@ def test_callbacks_and_producers_run_without_the_lock():
     cache.get_or_add(BACKEND, "a", 8, probe)
     add(cache, "b", 8)
     assert checked.is_set()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda cache: cache.get_or_add("cpu", [], 8, lambda: None), lambda cache: cache.lookup_or_reserve("cpu", [], 8),
+        lambda cache: cache.remove_if_exist("cpu", []), lambda cache: cache.remove_if_unused([], 1),
+    ],
+)  # fmt: skip
+def test_a_key_without_a_hash_is_refused(use):
+    with pytest.raises(InvalidArgumentError, match="key; accepted: a hashable name"):
+        use(ConstantTensorCache(64))

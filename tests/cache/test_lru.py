@@ -449,3 +449,18 @@ def test_a_fork_waits_for_the_lock():
         stop.set()
     for thread in threads:
         thread.result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda cache: cache.get([]), lambda cache: cache.get_or_create([], list), lambda cache: cache.remove([]),
+        lambda cache: cache.node([]), lambda cache: [] in cache,
+    ],
+)  # fmt: skip
+def test_a_key_without_a_hash_is_refused_and_changes_nothing(use):
+    cache = LruCache(2)
+    cache.get_or_create(1, lambda: "one")
+    with pytest.raises(InvalidArgumentError, match=r"key; accepted: a hashable name; got: \[\]"):
+        use(cache)
+    assert cache.keys() == [1]

@@ -110,3 +110,10 @@ def test_sizes_and_capacities_beyond_64_bits():
 def test_an_empty_trace():
     assert replay([], "cost", 10).saved_share == 0
     assert clairvoyant([], 10) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("use", [lambda trace, size: replay(trace, "lru", size), clairvoyant])
+@pytest.mark.parametrize(("trace", "size"), [(None, 8), ([3], 8), ([], None), ([], "much")])
+def test_what_is_no_trace_or_no_size_is_refused(use, trace, size):
+    with pytest.raises(InvalidArgumentError):
+        use(trace, size)

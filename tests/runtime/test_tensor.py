@@ -266,3 +266,25 @@ def test_fill_takes_no_other_shape_or_type(engine, content):
     with pytest.raises(gp.InvalidArgumentError, match=r"accepted: float32 \(2, 3\)"):
         tensor.fill(content)
     assert tensor.numpy().all()
+
+
+def test_masked_elements_are_refused_and_an_idle_mask_is_none(engine):
+    lt, values = gp.LogicalTensor(0, "f32", (3,)), np.ones(3, np.float32)
+    masked = np.ma.masked_array(values, [0, 1, 0])
+    tensor = gp.Tensor(lt, engine)
+    for use in (lambda: gp.Tensor(lt, engine, masked), lambda: tensor.fill(masked)):
+        with pytest.raises(gp.InvalidArgumentError, match=r"tensor 0.*without masked elements.*filled"):
+            use()
+    np.testing.assert_array_equal(gp.Tensor(lt, engine, np.ma.masked_array(values)).numpy(), values)
+
+
+def test_nested_lists_without_end_are_refused(engine):
+    deep = []
+    for _ in range(50_000):
+        deep = [deep]
+    for use in (
+        lambda: gp.LogicalTensor(0, deep, (1,)), lambda: gp.Engine(deep), lambda: gp.Engine(threads=deep),
+        lambda: gp.Tensor(gp.LogicalTensor(0, "f32", (1,)), engine).fill(deep),
+    ):  # fmt: skip
+        with pytest.raises(gp.GraphpoolError):
+            use()

@@ -1,6 +1,6 @@
 import pytest
 
-from graphpool.errors import ScheduleError
+from graphpool.errors import InvalidArgumentError, ScheduleError
 from graphpool.schedule import (
     AddEvent,
     Run,
@@ -63,3 +63,8 @@ def test_a_wait_for_nothing_is_refused():
     early = Schedule(graph, (WaitEvent(3), *(Run(node) for node in graph.order), AddEvent(3)))
     with pytest.raises(ScheduleError, match="event 3 is waited for before it is added"):
         replay(early, Past())
+
+
+def test_what_is_no_schedule_is_refused():
+    with pytest.raises(InvalidArgumentError, match="schedule"):
+        replay(None, None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass
 
-from ...errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, InvalidShapeError, explain
+from ...errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, InvalidShapeError, brief, explain
 from ...typing import DataType
 from ..completion import complete_shapes
 from ..logical_tensor import LogicalTensor
@@ -254,7 +254,7 @@ def _value(op: _Op, name: str, text: str) -> Any:
         return _parse(known[name].kind, text)
     except (ValueError, KeyError) as error:
         what = f"--op-attrs: {name} of {op.label}"
-        raise InvalidArgumentError(explain(what, accepted=known[name].accepted, got=repr(text))) from error
+        raise InvalidArgumentError(explain(what, accepted=known[name].accepted, got=brief(text))) from error
 
 
 def _parse(kind: str, text: str) -> Any:

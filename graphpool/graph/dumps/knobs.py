@@ -119,7 +119,7 @@ def expand_knobs(texts: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 def _refuse(name: str, got: str) -> InvalidArgumentError:
-    return InvalidArgumentError(explain(f"--{name}", accepted=KNOBS[name][0], got=repr(got)), knob=name)
+    return InvalidArgumentError(explain(f"--{name}", accepted=KNOBS[name][0], got=brief(got)), knob=name)
 
 
 def _number(name: str, text: str) -> int:

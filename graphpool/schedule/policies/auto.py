@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 from graphpool.schedule.control import control_tasks
 from graphpool.schedule.graph import check_graph
 from graphpool.schedule.schedule import Schedule
@@ -71,7 +71,7 @@ def auto(
     check_graph(graph)
     check_streams(streams)
     if not isinstance(min_gain, (int, float)) or not 0 <= min_gain <= 1:
-        message = explain("min_gain out of range", accepted="a number from 0 to 1", got=repr(min_gain))
+        message = explain("min_gain out of range", accepted="a number from 0 to 1", got=brief(min_gain))
         raise InvalidArgumentError(message, min_gain=min_gain)
     makespans: dict[str, float] = {}
     schedules: dict[str, Schedule] = {}

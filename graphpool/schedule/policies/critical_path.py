@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 from graphpool.schedule.graph import check_graph
 from graphpool.schedule.schedule import Schedule
 
@@ -73,7 +73,7 @@ def list_schedule(graph: DependencyGraph, streams: int = 2) -> Schedule:
 def check_streams(streams: int) -> None:
     """Raise `InvalidArgumentError` unless `streams` is an int of at least 1."""
     if not isinstance(streams, int) or isinstance(streams, bool) or streams < 1:
-        message = explain("streams is no count", accepted="an int, at least 1", got=repr(streams))
+        message = explain("streams is no count", accepted="an int, at least 1", got=brief(streams))
         raise InvalidArgumentError(message, streams=streams)
 
 

@@ -76,7 +76,7 @@ def ios(
         if value is not None and not callable(value):
             raise InvalidArgumentError(explain(name, accepted="a callable, or None", got=brief(value)))
     if not isinstance(max_states, int) or max_states < 1:
-        message = explain("max_states is no limit", accepted="an int, at least 1", got=repr(max_states))
+        message = explain("max_states is no limit", accepted="an int, at least 1", got=brief(max_states))
         raise InvalidArgumentError(message, max_states=max_states)
     maker = _StageMaker(graph, streams, latency if latency is not None else _ideal_latency(graph), merge)
     blocks = split_blocks(graph, _MAX_BLOCK_NODES, max_states)
