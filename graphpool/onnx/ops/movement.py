@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from math import ceil, isfinite, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from graphpool.onnx.build import DataDependent, Value
 from graphpool.onnx.shape_values import ShapeArray, shape_array
 from graphpool.onnx.types import data_type, is_f32_number
 from graphpool.typing import DataType
+
+from . import direct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,6 +119,19 @@ def _cut(dim: int, start: int, end: int, step: int) -> tuple[int, int]:
     first, last = slice_end(dim, start, step), slice_end(dim, end, step)
     first = first if step > 0 else largest(first, 0)
     return (first, last) if step > 0 or last >= 0 else (first, -dim - 1)
+
+
+def _gather(n: NodeView) -> Value:
+    """A slice, which takes no copy, where one index is known: how exporters write ``qkv[0]``."""
+    data, indices = n[0], n[1]
+    if not indices.is_known or prod(indices.shape) != 1 or not data.shape:
+        return cast("Value", direct.CONVERTERS["Gather"](n))
+    axis, index = n.attr("axis", 0) % len(data.shape), int(n.known(1).item())
+    index += data.shape[axis] if index < 0 else 0
+    if not 0 <= index < data.shape[axis]:
+        return cast("Value", direct.CONVERTERS["Gather"](n))
+    cut = n.emit("Slice", data, starts=[index], ends=[index + 1], axes=[axis], steps=[1])
+    return n.reshape(cut, (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
 
 
 def _split(n: NodeView) -> list[Value]:
@@ -292,6 +307,6 @@ def _eye_like(n: NodeView) -> Value:
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose,
     "Concat": _concat, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "Expand": _expand,
-    "Slice": _slice, "Split": _split, "Pad": _pad, "CenterCropPad": _center_crop_pad, "EyeLike": _eye_like,
-    "TensorScatter": _tensor_scatter, "ConstantOfShape": _constant_of_shape, "Range": _range,
+    "Gather": _gather, "Slice": _slice, "Split": _split, "Pad": _pad, "CenterCropPad": _center_crop_pad,
+    "EyeLike": _eye_like, "TensorScatter": _tensor_scatter, "ConstantOfShape": _constant_of_shape, "Range": _range,
 }  # fmt: skip

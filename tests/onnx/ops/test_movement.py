@@ -140,6 +140,17 @@ def test_gather(attributes, dtype):
     assert check_against_evaluator(*model) == 0
 
 
+@pytest.mark.parametrize("index", [np.array(1), np.array(-1), ints(0), np.array([[2]], np.int32)], ids=repr)
+@pytest.mark.parametrize("axis", [0, 2, -2])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "bool"])
+def test_a_known_index_cuts_without_a_gather(index, axis, dtype):
+    x = random_array((3, 4, 3, 5)).astype(dtype)
+    model, inputs = node_model("Gather", [x, index], constants=(1,), axis=axis)
+    assert check_against_evaluator(model, inputs) == 0
+    with gp.onnx.load(model) as loaded:
+        assert not any(op.kind == "Gather" for partition in loaded.partitions for op in partition.ops)
+
+
 def test_scatter():
     updates = random_array((2, 3, 1, 1), seed=1)
     indices = np.array([[[[0]], [[3]], [[-1]]], [[[1]], [[1]], [[2]]]])
