@@ -1,4 +1,8 @@
+import subprocess
+import sys
+
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -154,6 +158,20 @@ def test_long_sums_over_channels_are_exact(largest):
         None, {f"x{k}": np.asarray(value) for k, value in enumerate(inputs)}
     )
     assert_close(run_node("ConvInteger", inputs[:2], "int32", 4, constants=(1,)), expected[0])
+
+
+def test_known_zero_points_load_no_masked_arrays(tmp_path):
+    """`np.unique` does at its first call, which takes longer than many models."""
+    inputs = [np.ones((1, 2, 4, 4), "uint8"), np.ones((3, 2, 3, 3), "int8"), np.uint8(3), np.int8(0)]
+    model, _ = node_model("ConvInteger", inputs, constants={1, 2, 3})
+    onnx.save(model, tmp_path / "model.onnx")
+    code = f"""if True:
+        import sys, numpy as np, graphpool as gp
+        with gp.onnx.load({str(tmp_path / "model.onnx")!r}) as model:
+            model.run({{"x0": np.ones((1, 2, 4, 4), "uint8")}})
+        print("numpy.ma" in sys.modules)
+    """
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
 
 
 @pytest.mark.parametrize(("largest", "count"), [(20, 1), (127, 3)])
