@@ -42,6 +42,13 @@ with suppress(ImportError):
         """
 
         _nbytes = 0  # since something was complete
+        _answering: Any = None  # the request that is answered now, or was last; `cycle` is the one that came last
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self._answering is not None:  # the base tells the last one alone
+                self._answering.disconnected = True
+                self._answering.message_event.set()
 
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
@@ -60,9 +67,8 @@ with suppress(ImportError):
 
         def _refuse(self, text: str) -> None:
             """Close the connection, with an answer unless it would be read as a part of another one."""
-            cycle = self.cycle
-            is_answering = cycle is not None and cycle.response_started and not cycle.response_complete
-            if self.pipeline or is_answering:
+            answer = self._answering
+            if self.pipeline or (answer is not None and answer.response_started and not answer.response_complete):
                 self.transport.close()
             else:
                 self.send_400_response(text)
@@ -71,19 +77,23 @@ with suppress(ImportError):
             return True  # of a request that asks for it: then the base makes nothing of the request
 
         def _go_on_with_h11(self, rest: bytes) -> None:
-            """Hand the connection over with the head that was read, and what follows it."""
+            """Hand the connection over with the head that was read, without what it asks for, and what follows it."""
             if self.cycle is not None and not self.cycle.response_complete:
                 self._refuse("A request for another protocol waits for no other request.")
                 return
             version = self.parser.get_http_version().encode()
             head = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version)]
-            head += [b"%b: %b\r\n" % header for header in self.headers]
+            head += [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
             self.connections.discard(self)
             self.parser = None  # type: ignore[assignment]  # it refers to this object, as the base says at the end
             following = H11Protocol(self.config, self.server_state, self.app_state)
             following.connection_made(self.transport)
             self.transport.set_protocol(following)
             following.data_received(b"".join([*head, b"\r\n", rest]))
+
+        def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+            self._answering = cycle
+            super()._start_asgi_task(cycle, app)
 
         def on_headers_complete(self) -> None:
             self._nbytes = 0

@@ -23,8 +23,10 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 import uvicorn
+from uvicorn.server import ServerState
 
 from graphpool.serve import batching
+from graphpool.serve import server as server_module
 from graphpool.serve import service as service_module
 from graphpool.serve.run_times import RunTimes
 from graphpool.serve.server import _Server
@@ -418,6 +420,27 @@ def test_requests_of_clients_that_went_away_do_not_run():
         assert held.runs == [1]
         wait_for(lambda: service.service.is_idle)
         assert service.service.answers() == {"200": 1, "499": 1}
+
+
+def test_a_request_before_others_of_its_connection_is_told_that_the_client_has_gone():
+    if not hasattr(server_module, "_Protocol"):
+        pytest.skip("needs httptools, which is not installed")
+    told = []
+
+    async def app(scope, receive, send):
+        told.extend([(await receive())["type"], (await receive())["type"]])
+
+    async def leave():
+        protocol = server_module._Protocol(uvicorn.Config(app, lifespan="off"), ServerState(), {})
+        protocol.connection_made(mock.Mock(is_closing=lambda: False))
+        protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
+        await asyncio.sleep(0)
+        protocol.connection_lost(None)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*protocol.tasks)
+
+    asyncio.run(leave())
+    assert told == ["http.request", "http.disconnect"]
 
 
 def test_connections_without_a_request_or_a_reader_are_dropped():
