@@ -28,6 +28,7 @@ GP_RECORD(attention_params, {
 typedef struct {
     gp_score_tile tile;
     int64_t kv, keys;
+    int has_read;                         /* keys and values, for a query before */
 } block;
 
 /* Room for what one task holds; matrices have rows of LANES, of one float where queries go one by one. */
@@ -49,7 +50,7 @@ static block get_block(const attention_params *params, const gp_scores *s, int64
     const int64_t blocks = (p->queries + params->block - 1) / params->block, first = task % blocks * params->block;
     const int64_t head = task / blocks % p->heads, n = gp_min(params->block, p->queries - first);
     const gp_score_tile tile = {task / blocks / p->heads, head, first, n, 0, 0, 1};
-    return (block){tile, head / p->heads_per_kv, gp_count_visible(s, first + n)};
+    return (block){tile, head / p->heads_per_kv, gp_count_visible(s, first + n), 0};
 }
 
 static void divide_scratch(const attention_params *params, float *scratch, state *t)
@@ -281,15 +282,39 @@ static void attend_lanes(const attention_params *p, const gp_scores *s, block *b
 
 /* ---- single queries, vectors along the depth ------------------------------------------------------------------- */
 
+/* Rows of floats that are read next: while one operand is worked on, the other comes from memory. at: NULL for none. */
+typedef struct {
+    const float *at;
+    int64_t row, rows, count;
+} ahead;
+
+/* `rows` rows of keys or values, from `key` on. */
+static ahead get_ahead(const gp_side *side, const gp_scores *s, const block *one, int64_t key, int64_t rows, int64_t count)
+{
+    if (one->has_read || side->dtype != GP_F32 || side->stride[ELEMENT] != 1 || rows <= 0)
+        return (ahead){0};
+    const int64_t offset = gp_offset_of(side, one->tile.batch, one->kv, key);
+    return (ahead){(const float *)s->args[side->arg] + offset, side->stride[ROW], rows, count};
+}
+
+/* Asks for row j. */
+GP_INLINE void fetch(const ahead *next, int64_t j)
+{
+    for (int64_t k = 0; j < next->rows && k < next->count; k += 16) /* a line */
+        __builtin_prefetch(next->at + j * next->row + k);
+}
+
 /* y = y * rescale + the sum of n rows of v, row j times weight[j] */
 static void add_values(const float *v, int64_t stride, int64_t n, int64_t depth, const float *weight, float rescale,
-                       float *y)
+                       const ahead *next, float *y)
 {
     for (int64_t c = 0; c < depth; c++)
         y[c] *= rescale;
     int64_t j = 0;
     for (; j + 4 <= n; j += 4) {
         const float *w = weight + j, *x = v + j * stride;
+        GP_EACH(i, 4)
+            fetch(next, j + i);
         for (int64_t c = 0; c < depth; c++)
             y[c] += (w[0] * x[c] + w[1] * x[stride + c]) + (w[2] * x[2 * stride + c] + w[3] * x[3 * stride + c]);
     }
@@ -303,8 +328,11 @@ static int64_t score_row(const gp_scores *s, block *one, int64_t key, state *t)
 {
     const int64_t n = take_tile(one, key, 1, t);
     const gp_rows keys = get_keys(s, one, t);
-    for (int64_t j = 0; j < n; j++)
+    const ahead next = get_ahead(&s->p->v, s, one, key, n, s->p->value_depth);
+    for (int64_t j = 0; j < n; j++) {
+        fetch(&next, j);
         t->scores[j] = gp_dot(t->q, keys.at + j * keys.row, s->p->depth);
+    }
     gp_adjust_scores(s, &one->tile, t->scores, 1, t->mask_room);
     return n;
 }
@@ -316,6 +344,7 @@ static void attend_row(const attention_params *p, const gp_scores *s, block *b, 
     block one = *b;
     one.tile.query += i;
     one.tile.queries = 1;
+    one.has_read = i > 0;
     const gp_rows x = get_queries(s, &one, t);
     for (int64_t k = 0; k < s->p->depth; k++)
         q[k] = x.at[k * x.element] * s->scale;
@@ -332,7 +361,8 @@ static void attend_row(const attention_params *p, const gp_scores *s, block *b, 
         if (p->rounds)
             continue;
         const gp_rows values = get_values(s, &one, t);
-        add_values(values.at, values.row, n, s->p->value_depth, t->scores, rescale, row);
+        const ahead next = get_ahead(&s->p->k, s, &one, key + n, gp_min(TILE, b->keys - key - n), s->p->depth);
+        add_values(values.at, values.row, n, s->p->value_depth, t->scores, rescale, &next, row);
     }
     const float shift = max == -INFINITY ? 0 : max;
     sum += gp_exp_row(t->strip, gp_min(t->held, b->keys), shift, t->strip);
@@ -343,7 +373,7 @@ static void attend_row(const attention_params *p, const gp_scores *s, block *b, 
             gp_exp_row(t->scores, n, shift, t->scores);
         round_row(p, &inverse, 1, t->scores, n);
         const gp_rows values = get_values(s, &one, t);
-        add_values(values.at, values.row, n, s->p->value_depth, t->scores, 1, row);
+        add_values(values.at, values.row, n, s->p->value_depth, t->scores, 1, &(ahead){0}, row);
     }
     for (int64_t c = 0; c < s->p->value_depth; c++)
         row[c] *= p->rounds ? 1 : inverse;
