@@ -242,8 +242,11 @@ class Plan:
         """The same order of places, with room for temporaries that are an eighth larger; so is the arena at most.
 
         In whole units of alignment k becomes k + k // 8, and floor(a / 8) + floor(b / 8) is at most floor((a + b) / 8):
-        what lies behind a temporary still does.
+        what lies behind a temporary still does. The last unit of each counts as a whole one, as nothing else lies in
+        it: so small temporaries that grow, as masks and positions do word by word, have room too.
         """
-        sizes = Numbers([max(size, _widened(size // ALIGNMENT)) for size in self.sizes])
+        most_nbytes = self.nbytes + self.nbytes // 8
         offsets = Numbers([_widened(offset // ALIGNMENT) for offset in self.offsets])
+        ends = [offset + _widened(-(-size // ALIGNMENT)) for offset, size in zip(offsets, self.sizes, strict=True)]
+        sizes = Numbers([min(end, most_nbytes) - offset for end, offset in zip(ends, offsets, strict=True)])
         return Plan(sizes, offsets, max(map(add, offsets, sizes), default=0))

@@ -413,6 +413,9 @@ def test_a_wider_plan_keeps_temporaries_apart():
         assert all(a <= b for a, b in zip(sizes, wider.sizes, strict=True))
         assert all(9 * size // 8 <= most + 128 for size, most in zip(sizes, wider.sizes, strict=True))
         assert all(sum(row) <= wider.nbytes for row in zip(wider.offsets, wider.sizes, strict=True))
+        most = nbytes + nbytes // 8  # a small one has all of its last 64 bytes, where the arena does not end before
+        rows = zip(sizes, wider.sizes, wider.offsets, strict=True)
+        assert all(room >= min(-(-size // 64) * 64, most - offset) for size, room, offset in rows)
         for a, b in combinations(range(count), 2):
             for one, other in ((a, b), (b, a)):
                 if offsets[one] + sizes[one] <= offsets[other]:
