@@ -5,9 +5,10 @@
 The command ``graphpool serve`` runs a model with two workers; requests come at random times at shares of what it can
 do. The service notes how long each of its runs takes. The simulator is given these times by their rows, without their
 order, as they would be with the other worker at work all the time; how much less a run takes alone; what lone requests
-take beside their runs; and when requests were sent. Requests with 256 rows are joined up to 1,024. With ``--pad-ms`` a
-run of n requests lasts at least (n + 1) / 2 times that, most of which it sleeps: other work on the machine then matters
-less.
+take beside their runs; and when requests were sent. Each load is sent twice, at the same moments: how much the second
+course differs from the first is what nobody could foretell. Requests with 256 rows are joined up to 1,024. With
+``--pad-ms`` a run of n requests lasts at least (n + 1) / 2 times that, most of which it sleeps: other work on the
+machine then matters less.
 """
 
 import argparse
@@ -153,8 +154,8 @@ def measure(seconds, pad_s):
         capacity = MOST_REQUESTS / statistics.median((at_s + taken_s).max() - at_s[0] for at_s, _, taken_s in bursts)
         for number, load in enumerate(LOADS):
             alone = clients.send(np.arange(20) * 0.2)
-            count = round(load * capacity * seconds)
-            sent.append((load, alone, clients.send(poisson_arrivals(load * capacity, count, seed=number))))
+            arrivals_s = poisson_arrivals(load * capacity, round(load * capacity * seconds), seed=number)
+            sent.append((load, alone, clients.send(arrivals_s), clients.send(arrivals_s)))
     return {"capacity_per_s": capacity, "loads": compare(sent, service.runs)}
 
 
@@ -187,7 +188,7 @@ def beside_runs(alone, runs):
 def compare(sent, runs):
     """A row of the table for each load: the simulator goes through all of them, as the service did."""
     times, begin_s = times_of(runs), (runs[:, 0] - runs[:, 2]).min()
-    overhead_s = [beside for _, alone, _ in sent for beside in beside_runs(alone, runs)]
+    overhead_s = [beside for _, alone, *_ in sent for beside in beside_runs(alone, runs)]
     service = Service(
         times=times, workers=WORKERS, most_rows=MOST_ROWS, max_requests=MOST_REQUESTS, deadline_s=DEADLINE_S,
         overhead_s=overhead_s,
@@ -195,18 +196,21 @@ def compare(sent, runs):
     arrivals_s = np.concatenate([part[0] for _, *parts in sent for part in parts]) - begin_s
     courses = [simulate(service, arrivals_s, np.full(len(arrivals_s), ROWS), seed=seed) for seed in range(COURSES)]
     rows, end = [], 0
-    for load, alone, (sent_s, status, taken_s) in sent:
+    for load, alone, (sent_s, status, taken_s), again in sent:
         begin = end + len(alone[0])
         end = begin + len(sent_s)
         latencies_s, answers = (
             np.concatenate([getattr(course, name)[begin:end] for course in courses]) for name in ("latency_s", "status")
         )
+        end += len(again[0])
         chosen = runs[(runs[:, 0] > sent_s[0]) & (runs[:, 0] < (sent_s + taken_s).max())]
         real, told = quantiles_ms(taken_s[status == 200]), quantiles_ms(latencies_s[answers == 200])
+        repeated = quantiles_ms(again[2][again[1] == 200])
         row = {"load": load, "requests": len(sent_s), "run_ms": float(np.median(chosen[:, 2] / chosen[:, 1]) * 1e3)}
         row |= {"alone_share": times.alone_share, "overhead_ms": statistics.median(overhead_s) * 1e3}
         for name in real:
             row |= {name: real[name], f"simulated_{name}": told[name], f"{name[:3]}_ratio": told[name] / real[name]}
+            row[f"{name[:3]}_again_ratio"] = repeated[name] / real[name]
         refused = {"refused_percent": status == 503, "simulated_refused_percent": answers == 503}
         rows.append(row | {name: 100 * float(found.mean()) for name, found in refused.items()})
     return rows
@@ -214,7 +218,7 @@ def compare(sent, runs):
 
 def main():
     parser = argparse.ArgumentParser(description=re.split(r"\n", __doc__)[0])
-    parser.add_argument("seconds", type=float, nargs="?", default=20.0, help="of each load")
+    parser.add_argument("seconds", type=float, nargs="?", default=20.0, help="of each course of a load")
     parser.add_argument("--pad-ms", type=float, default=0.0, help="least time of a run (default: none)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

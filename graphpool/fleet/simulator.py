@@ -272,12 +272,14 @@ class _Replica:
     def _slowness_beside(self) -> float:
         """Time that a message takes now, as a share of that while nothing runs.
 
-        Each run adds what one more would; where all workers run the message has a share of their processors.
+        It is slowed as one more run would be; where all workers run it is slowed as they are, and has a share of their
+        processors.
         """
         workers, alone, nruns = self._service.workers, self._service.times.alone_share, len(self._running)
         if workers == 1:  # which may have many processors
             return 1.0
-        return (1 + (1 / alone - 1) * nruns / (workers - 1)) * max((nruns + 1) / workers, 1.0)
+        others = min(nruns, workers - 1)
+        return (1 + (1 / alone - 1) * others / (workers - 1)) * max((nruns + 1) / workers, 1.0)
 
     def _foretell(self) -> None:
         """Expect the end of the run that has least left."""

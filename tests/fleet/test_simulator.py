@@ -258,6 +258,13 @@ def test_what_is_read_while_all_workers_run_shares_their_processors():
     assert answers.wait_s.tolist() == pytest.approx([0.002, 0.002, 0.003])
 
 
+def test_what_is_read_while_all_workers_run_is_slowed_as_they_are():
+    """Two runs share one processor: a third part of it is left for what is read beside them, not less."""
+    service = Service(times=ServiceTimes({1: 0.010}, alone_share=0.5), workers=2, overhead_s=0.004)
+    answers = simulate(service, [0.0, 0.002, 0.0065])  # both run from 6 to 8 ms; the third is read until 12.5
+    assert answers.wait_s.tolist() == pytest.approx([0.002, 0.004, 0.006])
+
+
 def test_answers_of_one_run_are_written_one_after_another():
     service = Service(times=ServiceTimes({1: 0.010, 2: 0.010}), most_rows=2, join_delay_s=0.1, overhead_s=0.004)
     answers = simulate(service, [0.0, 0.0])  # read until 2 and 4 ms, run until 14, written until 16 and 18
