@@ -47,7 +47,10 @@ if TYPE_CHECKING:
     from .scheduling import ScheduleOptions
     from .variable_form import VariableForm
 
-__all__ = ["FormRequest", "ModelHead", "SharedForms", "StoredForm", "StoredForms", "StoredSpecialiser", "context_of"]
+__all__ = [
+    "FormRequest", "ModelHead", "SharedForms", "StoredForm", "StoredForms", "StoredSpecialiser", "build_name",
+    "context_of",
+]  # fmt: skip
 
 _MOST_FORMS = 8
 """To keep of one model: those that were compiled last."""
@@ -69,11 +72,11 @@ def context_of(engine: Engine, options: ScheduleOptions, weights: str) -> str | 
     if not is_plain or not are_own_backends(engine.kind) or config.get("graph_dump") is not None or has_costs():
         return None
     own = engine.threads, engine.memory_limit, weights, options.policy, options.streams
-    return repr((_build(), isas(), sorted(config.get("impl").items()), own))
+    return repr((build_name(), isas(), sorted(config.get("impl").items()), own))
 
 
 @cache
-def _build() -> tuple[str, str]:
+def build_name() -> tuple[str, str]:
     """The version, and a name for the files of the package: a checkout changes without its version."""
     folders, found = [os.path.dirname(os.path.dirname(__file__))], []  # noqa: PTH120 - no pathlib
     for folder in folders:  # which grows meanwhile

@@ -226,7 +226,7 @@ def test_what_cannot_be_shared_is_compiled(what, path, folder, monkeypatch):
     as_another_process(folder)
     options, engine, source = {}, gp.Engine("cpu", threads=1), path
     if what == "other build":
-        monkeypatch.setattr("graphpool.runtime.stored_forms._build", lambda: ("0", "other"))
+        monkeypatch.setattr("graphpool.runtime.stored_forms.build_name", lambda: ("0", "other"))
     elif what == "other costs":
         monkeypatch.setattr("graphpool.runtime.stored_forms.has_costs", lambda: True)
     elif what == "planner":
