@@ -89,13 +89,16 @@ def test_convolutions_give_the_same_bits(case, isa):
     assert ntasks[-1] > ntasks[0]
 
 
-@pytest.mark.parametrize(("threads", "ntasks"), [(1, 3), (2, 2), (3, 3), (6, 6)])
-def test_threads_share_the_columns_of_few_tiles(threads, ntasks):
-    weights = WinogradFormat(ConvShape(32, 192, (3, 3)))
-    strides = [(8 * 8 * channels, 1, 8 * channels, channels) for channels in (32, 192)]
+@pytest.mark.parametrize(
+    ("side", "oc", "threads", "ntasks"),
+    [(8, 192, 1, 3), (8, 192, 2, 2), (8, 192, 3, 3), (8, 192, 6, 6), (8, 256, 2, 2), (8, 32, 1, 1)],
+)
+def test_threads_share_the_columns_of_few_tiles(side, oc, threads, ntasks):
+    weights = WinogradFormat(ConvShape(32, oc, (3, 3)))
+    strides = [(side * side * channels, 1, side * channels, channels) for channels in (32, oc)]
     problem = ConvProblem.make(
-        1, weights.shape, (8, 8), src_strides=strides[0], dst_strides=strides[1], pads_begin=(1, 1), pads_end=(1, 1),
-        threads=threads,
+        1, weights.shape, (side, side), src_strides=strides[0], dst_strides=strides[1], pads_begin=(1, 1),
+        pads_end=(1, 1), threads=threads,
     )  # fmt: skip
     assert weights.convolution(problem).ntasks == ntasks
 
