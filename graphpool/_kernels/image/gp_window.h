@@ -74,7 +74,7 @@ static inline gp_tap gp_find_tap(const gp_window *w, int transposed, int64_t od,
     if (last < first)
         return tap;
     tap.first = first;
-    tap.count = (last - first) / tap.step + 1;
+    tap.count = gp_floor_div(last - first, tap.step) + 1;
     tap.src = id * w->src[0] + ih * w->src[1] + iw * w->src[2];
     return tap;
 }
