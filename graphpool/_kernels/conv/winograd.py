@@ -28,9 +28,6 @@ __all__ = ["TILES", "WinogradFormat", "choose_tile"]
 TILES = (2, 4)
 """Results of a tile along an axis."""
 
-_COLS = 64
-"""Output channels of a task where threads end no sooner with others."""
-
 _TRANSFORM_COLS = 24
 """Output channels whose products take the time in which a task transforms its source: 23 to 34 on a Zen 5 core, of 96
 to 448 channels and tiles of either size."""
@@ -147,8 +144,7 @@ def _build(
     """Blocks, parts of scratch and parameter block of a problem."""
     products = _products(tile)
     ic, oc, step = matrices.k, matrices.n, 2 * matrices.panel
-    block, cols = _tile_block(tiles, products, ic, step), max(_COLS // step, 1) * step
-    block, cols = _share(tiles, block, oc, min(cols, even_part(oc, 1, matrices.panel)), matrices.panel, threads)
+    block, cols = _share(tiles, _tile_block(tiles, products, ic, step), oc, matrices.panel, threads)
     acc_offset = aligned(products * block * ic * 4)
     zeros_offset = acc_offset + products * block * step * 4
     tile_offset = zeros_offset + aligned(ic * 4)
@@ -162,15 +158,16 @@ def _build(
     )  # fmt: skip
 
 
-def _share(tiles: int, block: int, oc: int, cols: int, panel: int, threads: int) -> tuple[int, int]:
-    """Tiles and output channels of a task: those given, or others with which so many threads end sooner."""
+def _share(tiles: int, block: int, oc: int, panel: int, threads: int) -> tuple[int, int]:
+    """Tiles and output channels of a task: `block` and all channels, or fewer where so many threads then end sooner."""
 
     def find_cols(block: int) -> int:
-        return shared_part(threads, oc, cols, lambda _: (-(-tiles // block), 1), _TRANSFORM_COLS, panel, oc)
+        cols = even_part(oc, 1, panel)
+        return shared_part(threads, oc, cols, lambda _: (-(-tiles // block), 1), _TRANSFORM_COLS, panel, cols)
 
     def tasks(block: int) -> tuple[int, int]:
-        width = find_cols(block)
-        return -(-oc // width), width + _TRANSFORM_COLS
+        cols = find_cols(block)
+        return -(-oc // cols), cols + _TRANSFORM_COLS
 
     block = shared_part(threads, tiles, block, tasks, PANEL_ROWS, 1, block)
     return block, find_cols(block)

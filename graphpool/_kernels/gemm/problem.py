@@ -21,9 +21,6 @@ MOST_BATCH_AXES = 10
 _MOST_ROUNDS = 8
 """Tasks of a thread up to which counts are tried when work is shared: of more, one too many costs under a tenth."""
 
-_FEW_THREADS = 4
-"""Threads for which most products have tasks enough whatever their sizes."""
-
 
 def aligned(nbytes: int) -> int:
     """`nbytes` rounded up to whole cache lines of 64 bytes."""
@@ -49,15 +46,15 @@ def shared_part(
 
     `tasks` says of a part of some size how many tasks work on it, and how wide each is: a task takes the time of its
     part and of `fixed` more, times its width. Where sizes vary, which part is best would be a decision that a
-    compilation rests on: then many threads have a task each, of two units or more, and few have `part`.
+    compilation rests on: then there are as many tasks as fill the rounds of all threads, of two units or more.
     """
-    count, width = tasks(part)
-    if any(map(is_variable, (extent, part, count, width, fixed, unit))):
-        if threads <= _FEW_THREADS:
-            return part
-        return least(part, largest(even_part(extent, threads // largest(count, 1), unit), 2 * unit))
     if threads == 1:
         return part
+    count, width = tasks(part)
+    if any(map(is_variable, (extent, part, count, width, fixed, unit))):
+        count = largest(count, 1)
+        rounds = -(-(-(-extent // largest(part, 1)) * count) // threads)
+        return least(part, largest(even_part(extent, rounds * threads // count, unit), 2 * unit))
 
     def time(size: int) -> int:
         count, width = tasks(size)

@@ -35,7 +35,7 @@ def packed(w, layout, isa, tile):
 
 def check(
     x, oc, *, isa=None, weights="OIX", bias=False, residual=False, clamp=None, epilogue=False, in_place=False,
-    begin=(1, 1), end=(1, 1), tile=4,
+    begin=(1, 1), end=(1, 1), tile=4, threads=1,
 ):  # fmt: skip
     """Convolve x (n, c, h, w) with 3x3 kernels and compare with the definition; returns the call."""
     w = normal((oc, x.shape[1], 3, 3), 1)
@@ -48,6 +48,7 @@ def check(
         src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
         pads_begin=begin, pads_end=end, bias=bias, residual_strides=dst_strides if residual else None, clamp=clamp,
         epilogue=relu_plus_one(expected.shape) if epilogue else b"", dst_needs_scratch=not in_place, isa=isa,
+        threads=threads,
     )  # fmt: skip
     assert call.kernel.name == {2: "f32_conv_winograd_2x2", 4: "f32_conv_winograd_4x4"}[tile]
     inputs = [lay_out(x, "NXC"), packed(w, weights, isa, tile), *operands]
@@ -104,8 +105,9 @@ def test_zero_sizes(shape, oc):
         check(normal(shape), oc, bias=True, begin=begin, end=(0, 0), tile=tile)
 
 
-def test_several_blocks_of_tiles_and_channels():
-    assert check(normal((2, 64, 40, 40)), 200).ntasks > 4
+@pytest.mark.parametrize(("threads", "ntasks"), [(1, 2), (16, 12)])
+def test_several_blocks_of_tiles_and_channels(threads, ntasks):
+    assert check(normal((2, 64, 40, 40)), 200, threads=threads).ntasks >= ntasks
 
 
 @pytest.mark.parametrize(("tile", "bound"), [(4, 8e-7), (2, 5e-7)])

@@ -18,6 +18,7 @@ from graphpool._kernels.gemm.compressed import BITS, CompressedFormat
 from graphpool._kernels.gemm.packed import PackedFormat
 from graphpool._kernels.gemm.post_ops import PostOps
 from graphpool._kernels.gemm.problem import MatmulProblem, shared_part
+from graphpool._sizes import Trace, hint_of
 from graphpool.typing import dense_strides
 
 THREADS = 1, 2, 3, 16, 64
@@ -91,7 +92,7 @@ def test_convolutions_give_the_same_bits(case, isa):
 
 @pytest.mark.parametrize(
     ("side", "oc", "threads", "ntasks"),
-    [(8, 192, 1, 3), (8, 192, 2, 2), (8, 192, 3, 3), (8, 192, 6, 6), (8, 256, 2, 2), (8, 32, 1, 1)],
+    [(8, 192, 1, 1), (8, 192, 2, 2), (8, 192, 3, 3), (8, 192, 6, 6), (8, 256, 2, 2), (8, 32, 1, 1)],
 )
 def test_threads_share_the_columns_of_few_tiles(side, oc, threads, ntasks):
     weights = WinogradFormat(ConvShape(32, oc, (3, 3)))
@@ -186,3 +187,24 @@ def test_shared_part():
     assert shared_part(4, 72, 12, one_task, 0, 6, 72) == 18, "six tasks would take two rounds"
     assert shared_part(4, 72, 12, one_task, 0, 6, 12) == 6
     assert shared_part(2, 196, 40, one_task, 12, 1, 40) == 33, "five tasks would take as many rounds as six"
+
+
+@pytest.mark.parametrize(
+    ("threads", "extent", "count", "ntasks"),
+    [
+        (1, 96, 1, 1),
+        (2, 96, 1, 2),
+        (2, 288, 1, 4),
+        (2, 288, 2, 6),
+        (3, 384, 1, 6),
+        (16, 96, 1, 8),
+        (2, 6, 1, 1),
+        (2, 0, 1, 0),
+    ],
+)
+def test_sizes_that_vary_fill_the_rounds_of_all_threads_without_a_decision(threads, extent, count, ntasks):
+    trace = Trace()
+    size = trace.symbol(extent)
+    part = shared_part(threads, size, 96, lambda _: (count, 1), 12, 6, 96)
+    assert hint_of(-(-size // part) * count) == ntasks
+    assert all(condition.endswith("!= 0") for condition in trace.conditions()), "divisors alone, whatever is best"
