@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
+from graphpool.backends.cpu.products import choice
+from graphpool.cache import compiled_partition_cache, primitive_cache
 from tests.cases.workloads import BY_NAME
 from tests.helpers.memory import run_in_child, run_threads
 from tests.helpers.whole_programs import compile_whole
@@ -154,7 +156,10 @@ def test_an_engine_of_one_thread_has_streams_without_a_team():
         assert stream.team is None
 
 
-def test_the_arena_holds_scratch_for_every_thread():
+def test_the_arena_holds_scratch_for_every_thread(monkeypatch):
+    monkeypatch.setattr(choice, "_SMALL_NBYTES", -1)  # kernels that pack weights as they run take scratch
+    compiled_partition_cache().clear()
+    primitive_cache().clear()
     nbytes = []
     for threads in (1, 2, 5):
         with compile_whole(_layers, threads) as job:
