@@ -43,6 +43,7 @@ class Case:
         return builder
 
 
+NCX = {"data_format": "NCX", "weights_format": "OIX"}
 CONV = {"pads_begin": [1, 1], "pads_end": [1, 1], "strides": [1, 1], "dilations": [1, 1]}
 
 
@@ -306,6 +307,28 @@ def _gated_mlp(g: GraphBuilder) -> None:
     g.op("MatMul", hidden, g.input((40, 24), property="constant"))
 
 
+def _matmul_gradient(g: GraphBuilder) -> None:
+    g.op("GELUBackward", g.input((20, 70)), g.op("MatMul", g.input((20, 33)), g.input((33, 70))))
+
+
+def _gradient_pair(kind: str, a: Any = (3, 5, 70), b: Any = (3, 5, 70), **attrs: Any) -> Callable[[GraphBuilder], None]:
+    def build(g: GraphBuilder) -> None:
+        g.op(kind, g.input(a), g.input(b), **attrs)
+
+    return build
+
+
+def _layer_norm_gradient(g: GraphBuilder) -> None:
+    rows, statistics, parameter = (4, 9, 70), (4, 9), (70,)
+    ports = [g.input(shape) for shape in (rows, rows, statistics, statistics, parameter, parameter)]
+    g.op("LayerNormBackward", *ports, n=3, use_affine=True)
+
+
+def _batch_norm_gradient(g: GraphBuilder) -> None:
+    ports = [g.input(shape) for shape in ((3, 20, 7, 9), (3, 20, 7, 9), (20,), (20,), (20,))]
+    g.op("BatchNormTrainingBackward", *ports, n=3, epsilon=1e-5, data_format="NCX")
+
+
 def _shuffle(g: GraphBuilder) -> None:
     x = g.op("StaticReshape", g.input((2, 6, 4)), shape=[2, 2, 3, 4], special_zero=False)
     g.op("StaticReshape", g.op("StaticTranspose", x, order=[0, 2, 1, 3]), shape=[2, 6, 4], special_zero=False)
@@ -550,6 +573,12 @@ CASES: list[Case] = [
     Case("Attention_gradient", lambda g: Training(g, (2, 2, 3), (2, 2, 1), 70, 90, mask="keys").backward(), scale=64,
          bounds={"low": -1.0, "high": 1.0}),
     Case("Attention_backward", _attention_backward, scale=64, bounds={"low": -1.0, "high": 1.0}),
+    Case("MatMul_gradient_of_gelu", _matmul_gradient, scale=8),
+    *[Case(kind, _gradient_pair(kind, axis=-1), bounds=POSITIVE) for kind in ("SoftMaxBackward", "LogSoftmaxBackward")],
+    Case("LayerNormBackward", _layer_norm_gradient, scale=16, bounds=POSITIVE),
+    Case("BatchNormTrainingBackward", _batch_norm_gradient, scale=16, bounds=POSITIVE),
+    Case("ConvBackwardData", _gradient_pair("ConvolutionBackwardData", (2, 24, 9, 9), (24, 16, 3, 3), dst_shape=[2, 16, 9, 9], **CONV, **NCX), scale=16),
+    Case("ConvBackwardWeights", _gradient_pair("ConvolutionBackwardWeights", (2, 16, 9, 9), (2, 24, 9, 9), weights_shape=[24, 16, 3, 3], **CONV, **NCX), scale=16),
     Case("Gated_mlp", _gated_mlp, scale=64),
     Case("MatMul_int8_sum", _quantized_sum(None)),
     Case("MatMul_int8_bf16_sum", _quantized_sum("bf16")),
