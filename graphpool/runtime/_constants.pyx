@@ -301,7 +301,7 @@ cdef class Constants:
             identity = (self.known[k].content,)
         else:
             identity = tuple([identity_of(tensors[position], position, key) for position in part.sources])
-        full = BACKEND_ID, (self.engine.context, part.key, identity)
+        full = BACKEND_ID, (self.engine.context, part.name, part.key, identity)
         with self.lock:
             binding = self.bindings.pop((k, full), None) or Binding(self._handle(full))
             self.bindings[k, full] = binding        # the newest is last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from sys import intern
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -78,6 +79,11 @@ class ConstantPart:
     def isa(self) -> str:
         """Instruction set of the kernels that make it."""
         return self.program.calls[-1].kernel.isa
+
+    @property
+    def name(self) -> str:
+        """The kernels that make it: for logs, as the key is for machines; one object for all parts of a name."""
+        return intern(" ".join([f"{call.kernel.name} {call.kernel.isa}" for call in self.program.calls]))
 
     @cached_property
     def restore(self) -> Program | None:

@@ -156,6 +156,8 @@ PATTERNS: tuple[Pattern | Spelling, ...] = (
     _chain("convolution_post_ops", 9.8, "Convolution", inputs=CONVOLUTION),
     Pattern("batch_norm_training", 8.8, "batch_norm_training", OpNode("BatchNormForwardTraining"),
             (optional(OpNode("ReLU")),)),
+    Pattern("batch_norm_backward", 8.8, "batch_norm_backward",
+            OpNode("BatchNormTrainingBackward", inputs={0: OpNode("ReLUBackward"), 1: OpNode("ReLUBackward")})),
     _chain("reduction_post_ops", 8.4, REDUCTIONS),
     _chain("interpolate_post_ops", 8.4, "Interpolate"),
     _chain("norm_post_ops", 8.4, {"LayerNorm", "GroupNorm", "RMSNorm"}),

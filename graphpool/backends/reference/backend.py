@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import InvalidShapeError, UnsupportedError, explain
-from ...graph.pattern import OpNode, Pattern
 from ...graph.schema import get_schema
 from ...runtime._compiled import CompiledPartition
 from ...runtime.dynamic_partition import DynamicPartition
@@ -22,16 +21,8 @@ if TYPE_CHECKING:
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
     from ...graph.partition import Partition
+    from ...graph.pattern import Pattern
     from ...graph.spelling import Spelling
-
-PATTERNS = (
-    Pattern(
-        "batch_norm_backward", 8.8, "batch_norm_backward",
-        OpNode("BatchNormTrainingBackward", inputs={0: OpNode("ReLUBackward"), 1: OpNode("ReLUBackward")}),
-    ),
-)  # fmt: skip
-"""What runs as one partition although it runs op by op: the backward pairs that oneDNN Graph fuses."""
-
 
 NOT_EVALUATED = frozenset({"End", "Wildcard"})
 """The kinds without a meaning of their own."""
@@ -40,8 +31,8 @@ NOT_EVALUATED = frozenset({"End", "Wildcard"})
 class ReferenceBackend:
     """Runs every op kind, clearly and slowly; the oracle of the tests, and what is left when nothing faster fits.
 
-    It makes partitions of one op each, but for `PATTERNS`, and is the one backend that computes outputs whose shape
-    depends on the content of an input.
+    It makes partitions of one op each, and is the one backend that computes outputs whose shape depends on the content
+    of an input.
 
     Notes
     -----
@@ -52,7 +43,7 @@ class ReferenceBackend:
     engine_kind = "cpu"
     priority = 0
     merges = False
-    patterns: Sequence[Pattern | Spelling] = PATTERNS
+    patterns: Sequence[Pattern | Spelling] = ()
 
     def supports(self, op: Op) -> bool:
         """Whether the op has an evaluation: all kinds but End and Wildcard."""

@@ -260,7 +260,7 @@ def test_relu_behind_batch_norm_in_training():
     assert kinds(build) == [["BatchNormForwardTraining", "ReLU"]]
 
 
-def test_batch_norm_backward_behind_relu_backward_is_one_partition_of_the_reference():
+def test_batch_norm_backward_behind_relu_backward_is_one_partition():
     g = GraphBuilder()
     d = g.op("ReLUBackward", g.input((1, 4, 5, 5)), g.input((1, 4, 5, 5)), use_dst=False)
     params = [g.input((4,)) for _ in range(3)]
@@ -275,7 +275,7 @@ def test_batch_norm_backward_behind_relu_backward_is_one_partition_of_the_refere
         data_format="NCX",
     )
     [partition] = g.finish()
-    assert partition.backend_name == "reference"
+    assert partition.backend_name == "cpu"
 
 
 def test_end_keeps_its_tensor_an_output():
