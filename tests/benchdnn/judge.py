@@ -21,9 +21,11 @@ ELTWISE = 4e-6
 LOOSE_ELTWISE = 4e-5
 
 BOUNDS = {
-    **dict.fromkeys(["Exp", "Sigmoid", "Sqrt", "Square", "HardSwish", "HardSigmoid", "SoftPlus", "Reciprocal", "Pow"],
+    **dict.fromkeys(["Exp", "Sigmoid", "Sqrt", "Square", "HardSwish", "HardSigmoid", "SoftPlus", "Reciprocal", "Pow",
+                     "SigmoidBackward", "SqrtBackward", "HardSwishBackward", "HardSigmoidBackward", "SoftPlusBackward"],
                     ELTWISE),
-    **dict.fromkeys(["GELU", "Elu", "Tanh", "Mish", "Log"], LOOSE_ELTWISE),
+    **dict.fromkeys(["GELU", "Elu", "Tanh", "Mish", "Log", "GELUBackward", "EluBackward", "TanhBackward",
+                     "MishBackward"], LOOSE_ELTWISE),
     "SoftMax": 10 * F32, "LogSoftmax": 50 * F32, "SoftMaxBackward": 40 * F32, "LogSoftmaxBackward": 200 * F32,
     **dict.fromkeys(["BatchNormInference", "BatchNormForwardTraining", "BatchNormTrainingBackward", "LayerNorm",
                      "LayerNormBackward", "GroupNorm", "RMSNorm"], 2e-5),

@@ -503,7 +503,7 @@ def test_partitions_have_the_sizes_of_their_form(engine, name):
             model.run(arrays)
             for partition in filter(lambda found: found.is_supported, model.partitions):
                 copied = pickle.loads(pickle.dumps(partition))
-                assert copied.structure == partition.structure
+                assert copied.structure.content == partition.structure.content
                 assert not any(port.varies for port in (*partition.input_ports, *partition.output_ports))
                 with copied.compile(partition.input_ports, partition.output_ports, engine):
                     pass

@@ -122,9 +122,10 @@ def _cut(dim: int, start: int, end: int, step: int) -> tuple[int, int]:
 
 
 def _gather(n: NodeView) -> Value:
-    """A slice, which takes no copy, where one index is known: how exporters write ``qkv[0]``."""
+    """A slice, which takes no copy, where one index is known and is no size: how exporters write ``qkv[0]``."""
     data, indices = n[0], n[1]
-    if not indices.is_known or prod(indices.shape) != 1 or not data.shape:
+    is_number = indices.is_known and not isinstance(indices.content, ShapeArray)
+    if not is_number or prod(indices.shape) != 1 or not data.shape:
         return cast("Value", direct.CONVERTERS["Gather"](n))
     axis, index = n.attr("axis", 0) % len(data.shape), int(n.known(1).item())
     index += data.shape[axis] if index < 0 else 0
