@@ -207,7 +207,7 @@ def stay_finite(builder):
     found = {lt.id for lt in builder.inputs if np.prod(lt.shape) == 1}  # scales of attention
     for op in builder.graph.ops:
         ids = [tensor.id for tensor in op.inputs]
-        if op.kind == "Convolution" and any((*op.attrs["pads_begin"], *op.attrs["pads_end"], "auto_pad" in op.attrs)):
+        if op.kind in PADDED and any((*op.attrs["pads_begin"], *op.attrs["pads_end"], "auto_pad" in op.attrs)):
             found.add(ids[1])
         elif op.kind == "ConvTranspose":
             found |= {lt.id for lt in builder.inputs if lt.id == ids[1] and lt.property.value == "constant"}
@@ -217,6 +217,9 @@ def stay_finite(builder):
             found |= set(ids)  # the variance of a BatchNorm
     return found
 
+
+PADDED = {"Convolution", "ConvolutionBackwardWeights"}
+"""Kinds of which padding meets the second operand."""
 
 SPECIAL_CASES = {
     case.name: case
