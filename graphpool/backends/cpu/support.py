@@ -1,6 +1,6 @@
 """Which ops the CPU backend runs itself, and in which type it computes them; the others go to the reference backend.
 
-What runs a kind registers here: `instruction` in lower/instructions.py, `rule` in emit/ and products/. An op of such a
+What runs a kind registers here: `instruction` in lower/, `rule` in emit/ and products/. An op of such a
 kind runs in every type that its schema accepts.
 """
 

@@ -9,6 +9,6 @@ recurrent.py       recurrent layers
 movement.py        reshapes, transposes, concatenation; parts.py: slices, pads; indexing.py: gather, scatter
 quantization.py    quantisation by the range of a tensor, groups of scales
 tree.py            decision trees
-gradients.py       gradients that add up: of norms, SoftMax, biases
+gradients.py       gradients that add up: of norms, SoftMax, biases; weight_gradients.py: those of convolution weights
 inplace_concat.py  which results are written straight into the result of a Concat
 """

@@ -48,7 +48,7 @@ def lower_prelu(lowering: Lowering, op: Op) -> None:
         is_above = region.binary("gt", x, zero)
         return region.builder.ternary("select", is_above, zero if is_slope else dy, below)
 
-    _write(lowering, op, 0, partial(choose, is_slope=False))
+    _write(lowering, op, partial(choose, is_slope=False))
     terms = _compute(lowering, shape, partial(choose, is_slope=True), op)
     _finish(lowering, op.outputs[1].id, _add_up_to(lowering, terms, spread))
 
@@ -57,14 +57,14 @@ def lower_prelu(lowering: Lowering, op: Op) -> None:
 def lower_softmax(lowering: Lowering, op: Op) -> None:
     """y (dy - sum of dy y)."""
     gradient, result = (lowering.value(tensor.id) for tensor in op.inputs)
-    terms = _compute(lowering, result.shape, lambda region: _product(region, gradient, result), op)
+    terms = _compute(lowering, result.shape, _times(gradient, result), op)
     total = _add_up(lowering, terms, [op.attrs["axis"] % len(result.shape)])
 
     def compute(region: Region) -> Any:
         rest = region.binary("sub", region.load(gradient), region.load(total))
         return region.binary("mul", region.load(result), rest)
 
-    _write(lowering, op, 0, compute)
+    _write(lowering, op, compute)
 
 
 @rule("LogSoftmaxBackward")
@@ -77,7 +77,7 @@ def lower_log_softmax(lowering: Lowering, op: Op) -> None:
         share = region.binary("mul", region.unary("exp", region.load(result)), region.load(total))
         return region.binary("sub", region.load(gradient), share)
 
-    _write(lowering, op, 0, compute)
+    _write(lowering, op, compute)
 
 
 @rule("LayerNormBackward")
@@ -136,7 +136,7 @@ def _emit_norm(
     epsilon = op.attrs["epsilon"]
     scale = _compute(lowering, reduced, deviate, op)
     normal = _compute(lowering, shape, normalise, op)
-    terms = _compute(lowering, shape, lambda region: _product(region, gradient, normal), op)
+    terms = _compute(lowering, shape, _times(gradient, normal), op)
     diff, weighted = gradient, terms
     if gamma is not None:
         diff, weighted = (_compute(lowering, shape, _times(value, gamma), op) for value in (gradient, terms))
@@ -147,7 +147,7 @@ def _emit_norm(
         rest = region.binary("sub", rest, _product(region, normal, along))
         return region.binary("div", rest, region.load(scale))
 
-    _write(lowering, op, 0, compute)
+    _write(lowering, op, compute)
     wanted = (terms, gradient)[: len(op.outputs) - 1]
     return tuple([_add_up(lowering, value, shared) for value in wanted])
 
@@ -165,23 +165,22 @@ def _all_but(axis: int, value: Value) -> list[int]:
     return [other for other in range(len(value.shape)) if other != axis]
 
 
-def _compute(lowering: Lowering, shape: Sequence[int], function: Callable[[Region], Any], op: Op) -> Value:
-    """What a program gives, in a temporary."""
-    place = lowering.temporary(shape)
+def _compute(
+    lowering: Lowering, shape: Sequence[int], function: Callable[[Region], Any], op: Op, place: Value | None = None
+) -> Value:
+    """What a program gives, at a place or in a temporary."""
+    place = place or lowering.temporary(shape)
     region = Region(lowering, place.shape)
     region.write(place, function(region))
     region.emit(f"eltwise({op.kind})")
     return place
 
 
-def _write(lowering: Lowering, op: Op, port: int, function: Callable[[Region], Any]) -> None:
-    """What a program gives, as a result of the op."""
-    result = op.outputs[port].id
-    region = Region(lowering, lowering.shapes[result])
+def _write(lowering: Lowering, op: Op, function: Callable[[Region], Any]) -> None:
+    """What a program gives, as the first result of the op."""
+    result = op.outputs[0].id
     place = lowering.target(result, any_strides=True)
-    region.write(place, function(region))
-    region.emit(f"eltwise({op.kind})")
-    lowering.finish(result, place)
+    lowering.finish(result, _compute(lowering, place.shape, function, op, place))
 
 
 def _add_up(lowering: Lowering, value: Value, axes: Collection[int], name: str = "sum") -> Value:

@@ -100,22 +100,35 @@ def lower_pad(lowering: Lowering, op: Op) -> None:
     """The inside is one copy; a border is a constant, or copies of the inside."""
     source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id)
     before, after = op.attrs["pads_begin"], op.attrs["pads_end"]
-    inside = place
-    for axis, (a, b) in enumerate(zip(before, after, strict=True)):
-        source = source.cut(axis, largest(-a, 0), largest(source.shape[axis] + least(a, 0) + least(b, 0), 0))
-        inside = inside.cut(axis, largest(a, 0), source.shape[axis])
     if op.attrs["mode"] == "constant":
-        borders = _borders(place, before, after)
-        if borders is None:
-            fill(lowering, place, op.attrs["value"])
-        lowering.move(source, inside)
-        for border in borders or ():  # behind the inside, whose cache lines they share
-            fill(lowering, border, op.attrs["value"])
+        pad_with(lowering, source, place, before, after, op.attrs["value"])
     else:
+        source, inside = _find_inside(source, place, before, after)
         lowering.move(source, inside)
         for axis in range(len(source.shape)):
             inside = _extend(lowering, inside, axis, before[axis], after[axis], op.attrs["mode"])
     lowering.finish(op.outputs[0].id, place)
+
+
+def pad_with(
+    lowering: Lowering, source: Value, place: Value, before: Sequence[int], after: Sequence[int], number: float
+) -> None:
+    """Write a value with a border of one number, or without what a negative pad takes away."""
+    source, inside = _find_inside(source, place, before, after)
+    borders = _borders(place, before, after)
+    if borders is None:
+        fill(lowering, place, number)
+    lowering.move(source, inside)
+    for border in borders or ():  # behind the inside, whose cache lines they share
+        fill(lowering, border, number)
+
+
+def _find_inside(source: Value, place: Value, before: Sequence[int], after: Sequence[int]) -> tuple[Value, Value]:
+    """What of the source stays, and where it lies in a padded value."""
+    for axis, (a, b) in enumerate(zip(before, after, strict=True)):
+        source = source.cut(axis, largest(-a, 0), largest(source.shape[axis] + least(a, 0) + least(b, 0), 0))
+        place = place.cut(axis, largest(a, 0), source.shape[axis])
+    return source, place
 
 
 _RUN_COST = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..match.groups import AnchorGroup, GradientGroup
-from ..products import convolution, matmul, weight_gradients  # noqa: F401  (imported for their rules)
+from ..products import convolution, matmul  # noqa: F401  (imported for their rules)
 from ..products.attention import lower_attention, lower_gradient
 from ..support import ANCHORS, INSTRUCTIONS, RULES, is_elementwise
 from . import (  # noqa: F401
@@ -19,6 +19,7 @@ from . import (  # noqa: F401
     reduce,
     scan,
     tree,
+    weight_gradients,
     windows,
 )
 from .elementwise import lower_elementwise

@@ -7,7 +7,6 @@ matmul_packed.py      products with weights in panels
 convolution.py        Convolution and ConvTranspose: their tables, plain kernels; conv_problem.py: their geometry
 conv_packed.py        convolutions with weights in panels
 transposed.py         transposed convolutions, phase by phase
-weight_gradients.py   gradients of convolutions for their weights, tap by tap
 int8_matmul.py        int8 GEMM; int8_conv.py: int8 convolutions
 compressed.py         products with weights of 8 or 4 bits
 horizontal_fusion.py  convolutions of one image as one call

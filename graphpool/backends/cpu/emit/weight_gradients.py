@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ...._kernels.gemm.matmul import matmul
 from ...._kernels.gemm.problem import MatmulProblem
-from ....graph.shapes import conv_weight_axes, per_axis, resolve_pads, spatial_axes
+from ....graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads, spatial_axes, window_extent
 from ..layout.images import pick
-from ..lower.region import fill
 from ..support import has_small_windows, rule
+from .parts import pad_with
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ def lower_backward_weights(lowering: Lowering, op: Op) -> None:
     wide, narrow = (gradient, source) if is_transposed else (source, gradient)
     strides, dilations = (per_axis(op.attrs, name, len(kernel)) for name in ("strides", "dilations"))
     reached = [
-        (dim - 1) * stride + (taps - 1) * dilation + 1
+        (dim - 1) * stride + window_extent(taps, dilation)
         for dim, taps, stride, dilation in zip(narrow.shape[1:-1], kernel, strides, dilations, strict=True)
     ]
     wide = _pad(lowering, wide, begin, reached)
@@ -73,25 +73,18 @@ def lower_backward_weights(lowering: Lowering, op: Op) -> None:
 def _pixels(lowering: Lowering, op: Op, port: int) -> Value:
     """An image without gaps, its channels last."""
     value = lowering.value(op.inputs[port].id)
-    spatial = spatial_axes(len(value.shape), op.attrs["data_format"])
-    order = (0, *spatial, 1 if op.attrs["data_format"] == "NCX" else len(value.shape) - 1)
+    ndim, data_format = len(value.shape), op.attrs["data_format"]
+    order = (0, *spatial_axes(ndim, data_format), channel_axis(ndim, data_format))
     return lowering.dense(value, order=order).transposed(order)
 
 
 def _pad(lowering: Lowering, image: Value, begin: Sequence[int], reached: Sequence[int]) -> Value:
     """So many pixels along each axis, the first of which lie `begin` in front of the image; zeros around it."""
-    inside = image
-    ends = []
-    for axis, (before, extent) in enumerate(zip(begin, reached, strict=True), 1):
-        end = min(image.shape[axis], extent - before)
-        inside = inside.cut(axis, 0, max(end, 0))
-        ends.append((before, end))
-    if all(before == 0 and end == extent for (before, end), extent in zip(ends, reached, strict=True)):
-        return inside
-    padded = lowering.temporary((image.shape[0], *reached, image.shape[-1]))
-    fill(lowering, padded, 0.0)
-    place = padded
-    for axis, (before, end) in enumerate(ends, 1):
-        place = place.cut(axis, before, max(end, 0))
-    lowering.move(inside, place)
+    before = (0, *begin, 0)
+    shape = (image.shape[0], *reached, image.shape[-1])
+    after = [dim - own - first for dim, own, first in zip(shape, image.shape, before, strict=True)]
+    if not any((*before, *after)):
+        return image
+    padded = lowering.temporary(shape)
+    pad_with(lowering, image, padded, before, after, 0.0)
     return padded
