@@ -302,6 +302,9 @@ CASES: dict[str, Case] = {
     **{f"MatMulInteger{name} {m}x768x3072": (numbers("uint8", m, 768, largest=255), [
         Node("MatMulInteger", (quantised(768, 3072), np.uint8(128))), *behind])
        for name, behind in (("", []), (", Cast", [Node("Cast", (), {"to": 1})])) for m in (1, 8, 128)},
+    **{f"Attention {heads}x{queries}, {shared}x{keys}x{depth}": (
+        (1, heads, queries, depth), [Node("Attention", ((1, shared, keys, depth), (1, shared, keys, depth)))])
+       for heads, queries, shared, keys, depth in ((32, 1, 8, 2048, 128), (12, 1, 12, 160, 64), (12, 4, 12, 512, 64))},
 }  # fmt: skip
 
 
@@ -322,7 +325,7 @@ def make_model(x: Any, nodes: Sequence[Node]) -> bytes:
         made.append(helper.make_node(node.kind, inputs, [name, *unread], **node.attrs))
     port = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
     graph = helper.make_graph(made, "ops", [port], [helper.make_empty_tensor_value_info("y")], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
     content: bytes = onnx.shape_inference.infer_shapes(model).SerializeToString()
     return content
 

@@ -2,7 +2,8 @@
 
 gp_kernel.h     the calling convention: fn(params, args, begin, end, scratch)
 gp_tables.h     one list of tables per instruction set, probe of the processor; tables.c: every family's table
-gp_vec.h        vectors of the instruction set that a file is compiled for; gp_quad.h: words in squares of four
+gp_vec.h        vectors of the instruction set that a file is compiled for; gp_quad.h: words in squares of four;
+                gp_lanes.h: sums and maxima across lanes, as many at once as there are lanes
 gp_math.h gp_vmath.h   functions of floats, one by one and in vectors
 gp_convert.h    elements of every type from and to floats; convert.c: rows of them
 gp_team.h       the protocol by which threads share work, spin and sleep

@@ -5,14 +5,19 @@
  *
  * Blocks of queries lie across the lanes of vectors: the queries are transposed once, scores^T = K Q^T and result^T =
  * V^T scores^T then take single elements of K and V where these lie, in any stride, and every step of the softmax runs
- * lane by lane. The few queries of a decoding step would leave lanes empty; they go one by one, with vectors along the
- * depth (`by_row`). At depth 64 a block and a tile of K and V take 80 KiB; operands of other types than f32 are converted
- * a tile at a time. Probabilities that are rounded have to be complete: sums are known after a first pass over the keys.
- * A second pass rounds; scores of the first keys lie in a strip until then, those of others are computed again. */
+ * lane by lane. The few queries of a decoding step would leave lanes empty; they go by rows, with vectors along the depth
+ * (`by_row`), and read each tile of keys and values together. At depth 64 a block and a tile of K and V take 80 KiB;
+ * operands of other types than f32 are converted a tile at a time. Probabilities that are rounded have to be complete:
+ * sums are known after a first pass over the keys. A second pass rounds; scores of the first keys lie in a strip until
+ * then, those of others are computed again. */
+#include "core/gp_lanes.h"
 #include "eltwise/gp_sink.h"
 #include "gemm/gp_attention.h"
 
 #define RESULTS 4  /* queries of a block whose results are put in rows at once */
+#define FEW 8      /* queries that go by rows, at most */
+#define TOGETHER 4 /* of them in registers */
+#define SUMS (GP_VL == 16 ? 16 : 8) /* registers that accumulate results */
 
 GP_RECORD(attention_params, {
     gp_attention scores;
@@ -28,10 +33,10 @@ GP_RECORD(attention_params, {
 typedef struct {
     gp_score_tile tile;
     int64_t kv, keys;
-    int has_read;                         /* keys and values, for a query before */
 } block;
 
-/* Room for what one task holds; matrices have rows of LANES, of one float where queries go one by one. */
+/* Room for what one task holds; matrices have rows of LANES. Where queries go by rows, these are rows of q and results, and
+ * a tile of scores has a row of TILE for each of FEW queries. */
 typedef struct {
     float *q, *strip, *result;            /* transposed: (depth, LANES), (strip, LANES), (value_depth, LANES) */
     float *scores;                        /* those of a tile, within the strip */
@@ -50,19 +55,19 @@ static block get_block(const attention_params *params, const gp_scores *s, int64
     const int64_t blocks = (p->queries + params->block - 1) / params->block, first = task % blocks * params->block;
     const int64_t head = task / blocks % p->heads, n = gp_min(params->block, p->queries - first);
     const gp_score_tile tile = {task / blocks / p->heads, head, first, n, 0, 0, 1};
-    return (block){tile, head / p->heads_per_kv, gp_count_visible(s, first + n), 0};
+    return (block){tile, head / p->heads_per_kv, gp_count_visible(s, first + n)};
 }
 
 static void divide_scratch(const attention_params *params, float *scratch, state *t)
 {
     const gp_attention *p = &params->scores;
-    const int64_t lanes = params->by_row ? 1 : LANES;
+    const int64_t lanes = params->by_row ? FEW : LANES;
     t->held = !params->rounds ? 0 : p->keys <= params->strip ? p->keys : params->strip - TILE;
     t->q = scratch;
     t->strip = t->q + p->depth * lanes;
     t->result = t->strip + params->strip * lanes;
     t->row = t->result + (params->by_row ? 0 : p->value_depth * lanes);
-    t->k_room = t->row + p->value_depth * (params->by_row ? 1 : RESULTS);
+    t->k_room = t->row + p->value_depth * (params->by_row ? FEW : RESULTS);
     t->v_room = t->k_room + (p->k.dtype == GP_F32 && p->q.dtype == GP_F32 ? 0 : p->depth * TILE);
     t->mask_room = t->v_room + (p->v.dtype == GP_F32 ? 0 : p->value_depth * TILE);
 }
@@ -280,20 +285,20 @@ static void attend_lanes(const attention_params *p, const gp_scores *s, block *b
     }
 }
 
-/* ---- single queries, vectors along the depth ------------------------------------------------------------------- */
+/* ---- few queries, vectors along the depth ----------------------------------------------------------------------- */
 
-/* Rows of floats that are read next: while one operand is worked on, the other comes from memory. at: NULL for none. */
+/* Rows of floats that are read next: while one operand is worked on, the other comes from memory. rows: 0 for none. */
 typedef struct {
     const float *at;
     int64_t row, rows, count;
 } ahead;
 
 /* `rows` rows of keys or values, from `key` on. */
-static ahead get_ahead(const gp_side *side, const gp_scores *s, const block *one, int64_t key, int64_t rows, int64_t count)
+static ahead get_ahead(const gp_side *side, const gp_scores *s, const block *b, int64_t key, int64_t rows, int64_t count)
 {
-    if (one->has_read || side->dtype != GP_F32 || side->stride[ELEMENT] != 1 || rows <= 0)
+    if (side->dtype != GP_F32 || side->stride[ELEMENT] != 1 || rows <= 0)
         return (ahead){0};
-    const int64_t offset = gp_offset_of(side, one->tile.batch, one->kv, key);
+    const int64_t offset = gp_offset_of(side, b->tile.batch, b->kv, key);
     return (ahead){(const float *)s->args[side->arg] + offset, side->stride[ROW], rows, count};
 }
 
@@ -304,80 +309,211 @@ GP_INLINE void fetch(const ahead *next, int64_t j)
         __builtin_prefetch(next->at + j * next->row + k);
 }
 
-/* y = y * rescale + the sum of n rows of v, row j times weight[j] */
-static void add_values(const float *v, int64_t stride, int64_t n, int64_t depth, const float *weight, float rescale,
-                       const ahead *next, float *y)
+/* sum[i * keys + j] += q[i][k] * k[j][k] for as many k as a vector has lanes, or `left` of them. */
+GP_INLINE void multiply_lanes(const float *q, const float *k, int64_t stride, int64_t depth, const int rows,
+                              const int keys, const int is_whole, int64_t left, gp_vf *sum)
 {
-    for (int64_t c = 0; c < depth; c++)
-        y[c] *= rescale;
-    int64_t j = 0;
-    for (; j + 4 <= n; j += 4) {
-        const float *w = weight + j, *x = v + j * stride;
-        GP_EACH(i, 4)
-            fetch(next, j + i);
-        for (int64_t c = 0; c < depth; c++)
-            y[c] += (w[0] * x[c] + w[1] * x[stride + c]) + (w[2] * x[2 * stride + c] + w[3] * x[3 * stride + c]);
+    gp_vf x[TOGETHER];
+    GP_EACH(i, rows)
+        x[i] = is_whole ? gp_load(q + i * depth) : gp_load_part(q + i * depth, left, 0);
+    GP_EACH(j, keys) {
+        const gp_vf y = is_whole ? gp_load(k + j * stride) : gp_load_part(k + j * stride, left, 0);
+        GP_EACH(i, rows)
+            sum[i * keys + j] = gp_vfma(x[i], y, sum[i * keys + j]);
     }
-    for (; j < n; j++)
-        for (int64_t c = 0; c < depth; c++)
-            y[c] += weight[j] * v[j * stride + c];
 }
 
-/* The scores of one query, and of the keys that begin at `key`; how many keys there are. */
-static int64_t score_row(const gp_scores *s, block *one, int64_t key, state *t)
+/* The products of `rows` queries and `keys` keys: scores[i * TILE + j]. */
+GP_INLINE void multiply_keys(const float *q, const float *k, int64_t stride, int64_t depth, const int rows,
+                             const int keys, float *scores)
 {
-    const int64_t n = take_tile(one, key, 1, t);
-    const gp_rows keys = get_keys(s, one, t);
-    const ahead next = get_ahead(&s->p->v, s, one, key, n, s->p->value_depth);
-    for (int64_t j = 0; j < n; j++) {
-        fetch(&next, j);
-        t->scores[j] = gp_dot(t->q, keys.at + j * keys.row, s->p->depth);
+    gp_vf sum[GP_VL + TOGETHER] = {{0}};
+    gp_vf *other = sum + (keys == 1 ? rows : 0); /* sums of one key would wait for each other */
+    int64_t c = 0;
+    for (; c + 2 * GP_VL <= depth; c += 2 * GP_VL) {
+        multiply_lanes(q + c, k + c, stride, depth, rows, keys, 1, 0, sum);
+        multiply_lanes(q + c + GP_VL, k + c + GP_VL, stride, depth, rows, keys, 1, 0, other);
     }
-    gp_adjust_scores(s, &one->tile, t->scores, 1, t->mask_room);
+    if (c + GP_VL <= depth) {
+        multiply_lanes(q + c, k + c, stride, depth, rows, keys, 1, 0, sum);
+        c += GP_VL;
+    }
+    if (c < depth)
+        multiply_lanes(q + c, k + c, stride, depth, rows, keys, 0, depth - c, sum);
+    if (keys == 1) {
+        GP_EACH(i, rows)
+            scores[i * TILE] = gp_lane_sum(sum[i] + other[i]);
+        return;
+    }
+    const gp_vf total = gp_across_lanes(0, sum);
+    GP_EACH(i, rows)
+        GP_EACH(j, keys)
+            scores[i * TILE + j] = total[i * keys + j];
+}
+
+/* The scores of `rows` queries and n keys. */
+GP_INLINE void score_keys(const float *q, gp_rows k, int64_t n, int64_t depth, const ahead *next, const int rows,
+                          float *scores)
+{
+    const int keys = rows == 1 ? 1 : rows == 2 ? GP_VL / 2 : GP_VL / 4; /* one query reads memory in order */
+    int64_t j = 0;
+    for (; j + keys <= n; j += keys) {
+        GP_EACH(i, keys)
+            fetch(next, j + i);
+        multiply_keys(q, k.at + j * k.row, k.row, depth, rows, keys, scores + j);
+    }
+    for (; j < n; j++) {
+        fetch(next, j);
+        multiply_keys(q, k.at + j * k.row, k.row, depth, rows, 1, scores + j);
+    }
+}
+
+/* The scores of a block's queries, and of the keys that begin at `key`; how many keys there are. */
+static int64_t score_rows(const gp_scores *s, block *b, int64_t key, state *t)
+{
+    const int64_t n = take_tile(b, key, FEW, t), depth = s->p->depth;
+    const gp_rows k = get_keys(s, b, t);
+    ahead next = get_ahead(&s->p->v, s, b, key, n, s->p->value_depth);
+    for (int64_t i = 0, count; i < b->tile.queries; i += count, next.rows = 0) {
+        count = gp_min(TOGETHER, b->tile.queries - i);
+        const float *q = t->q + i * depth;
+        float *scores = t->scores + i * TILE;
+        switch (count) {
+        case 4: score_keys(q, k, n, depth, &next, 4, scores); break;
+        case 3: score_keys(q, k, n, depth, &next, 3, scores); break;
+        case 2: score_keys(q, k, n, depth, &next, 2, scores); break;
+        default: score_keys(q, k, n, depth, &next, 1, scores);
+        }
+    }
+    gp_adjust_scores(s, &b->tile, t->scores, TILE, t->mask_room);
     return n;
 }
 
-static void attend_row(const attention_params *p, const gp_scores *s, block *b, int64_t i, const gp_sink *sink, state *t)
+/* Some columns of y: each row times its rescale + the sum of n rows of v, row j times weight[i * TILE + j]. */
+GP_INLINE void add_columns(const float *v, int64_t stride, int64_t n, const float *weight, const float *rescale,
+                           const ahead *next, const int rows, const int vectors, const int is_whole, int64_t left,
+                           float *y, int64_t depth)
 {
-    float *q = t->q, *row = t->row, max = -INFINITY;
-    double sum = 0;
-    block one = *b;
-    one.tile.query += i;
-    one.tile.queries = 1;
-    one.has_read = i > 0;
-    const gp_rows x = get_queries(s, &one, t);
-    for (int64_t k = 0; k < s->p->depth; k++)
-        q[k] = x.at[k * x.element] * s->scale;
-    memset(row, 0, s->p->value_depth * sizeof *row);
+    gp_vf sum[TOGETHER][8];
+    GP_EACH(i, rows)
+        GP_EACH(c, vectors) {
+            const float *at = y + i * depth + c * GP_VL;
+            sum[i][c] = (is_whole ? gp_load(at) : gp_load_part(at, left, 0)) * rescale[i];
+        }
+    for (int64_t j = 0; j < n; j++) {
+        fetch(next, j);
+        GP_EACH(c, vectors) {
+            const float *at = v + j * stride + c * GP_VL;
+            const gp_vf x = is_whole ? gp_load(at) : gp_load_part(at, left, 0);
+            GP_EACH(i, rows)
+                sum[i][c] = gp_vfma(gp_splat(weight[i * TILE + j]), x, sum[i][c]);
+        }
+    }
+    GP_EACH(i, rows)
+        GP_EACH(c, vectors)
+            gp_store_part(y + i * depth + c * GP_VL, sum[i][c], is_whole ? GP_VL : left);
+}
+
+GP_INLINE void add_values(gp_rows v, int64_t n, const float *weight, const float *rescale, ahead next, const int rows,
+                          float *y, int64_t depth)
+{
+    const int vectors = rows == 1 && GP_VL < 16 ? 8 : rows <= 2 ? 4 : SUMS / 4;
+    int64_t c = 0;
+    for (; c + vectors * GP_VL <= depth; c += vectors * GP_VL, next.rows = 0)
+        add_columns(v.at + c, v.row, n, weight, rescale, &next, rows, vectors, 1, 0, y + c, depth);
+    for (; c + GP_VL <= depth; c += GP_VL, next.rows = 0)
+        add_columns(v.at + c, v.row, n, weight, rescale, &next, rows, 1, 1, 0, y + c, depth);
+    if (c < depth)
+        add_columns(v.at + c, v.row, n, weight, rescale, &next, rows, 1, 0, depth - c, y + c, depth);
+}
+
+/* Add the values of a tile of n keys, times its weights, to the results of all queries. */
+static void add_rows(const gp_scores *s, const block *b, int64_t n, ahead next, state *t)
+{
+    const int64_t depth = s->p->value_depth;
+    const gp_rows v = get_values(s, b, t);
+    for (int64_t i = 0, count; i < b->tile.queries; i += count, next.rows = 0) {
+        count = gp_min(TOGETHER, b->tile.queries - i);
+        const float *weight = t->scores + i * TILE, *rescale = t->rescale + i;
+        float *y = t->row + i * depth;
+        switch (count) {
+        case 4: add_values(v, n, weight, rescale, next, 4, y, depth); break;
+        case 3: add_values(v, n, weight, rescale, next, 3, y, depth); break;
+        case 2: add_values(v, n, weight, rescale, next, 2, y, depth); break;
+        default: add_values(v, n, weight, rescale, next, 1, y, depth);
+        }
+    }
+}
+
+/* Nothing but -inf: its exponentials are 0, not NaN. */
+static float get_row_shift(const state *t, int64_t i)
+{
+    return t->max[i] == -INFINITY ? 0 : t->max[i];
+}
+
+/* Turn the scores of n keys into exponentials, and add them to the sums. */
+static void exponentiate_rows(const block *b, int64_t n, state *t)
+{
+    for (int64_t i = 0; i < b->tile.queries; i++)
+        t->sum[i] += gp_exp_row(t->scores + i * TILE, n, get_row_shift(t, i), t->scores + i * TILE);
+}
+
+static void start_rows(const gp_scores *s, const block *b, state *t)
+{
+    const int64_t depth = s->p->depth;
+    const gp_rows x = get_queries(s, b, t);
+    for (int64_t i = 0; i < b->tile.queries; i++) {
+        for (int64_t k = 0; k < depth; k++)
+            t->q[i * depth + k] = x.at[i * x.row + k * x.element] * s->scale;
+        t->max[i] = -INFINITY;
+        t->sum[i] = 0;
+    }
+    memset(t->row, 0, b->tile.queries * s->p->value_depth * sizeof *t->row);
+}
+
+static void attend_rows(const attention_params *p, const gp_scores *s, block *b, const gp_sink *sink, state *t)
+{
+    const int64_t rows = b->tile.queries, depth = s->p->value_depth;
+    b->tile.turned = 0;
+    start_rows(s, b, t);
     for (int64_t key = 0; key < b->keys; key += TILE) {
-        const int64_t n = score_row(s, &one, key, t);
-        const float before = max, here = gp_row_max(t->scores, n);
-        max = here > max ? here : max;
+        const int64_t n = score_rows(s, b, key, t);
+        for (int64_t i = 0; i < rows; i++) {
+            const float before = t->max[i], here = gp_row_max(t->scores + i * TILE, n);
+            t->max[i] = here > before ? here : before;
+            t->rescale[i] = gp_exp_normal(gp_splat(before - get_row_shift(t, i)))[0];
+            t->sum[i] *= t->rescale[i];
+        }
         if (key < t->held)
             continue;
-        const float shift = max == -INFINITY ? 0 : max, rescale = gp_exp_normal(gp_splat(before - shift))[0];
-        sum = sum * rescale + gp_exp_row(t->scores, n, shift, t->scores);
-        drop(p, s, &one.tile, t->kept, t->scores, 1);
-        if (p->rounds)
-            continue;
-        const gp_rows values = get_values(s, &one, t);
-        const ahead next = get_ahead(&s->p->k, s, &one, key + n, gp_min(TILE, b->keys - key - n), s->p->depth);
-        add_values(values.at, values.row, n, s->p->value_depth, t->scores, rescale, &next, row);
+        exponentiate_rows(b, n, t);
+        drop(p, s, &b->tile, t->kept, t->scores, TILE);
+        if (!p->rounds)
+            add_rows(s, b, n, get_ahead(&s->p->k, s, b, key + n, gp_min(TILE, b->keys - key - n), s->p->depth), t);
     }
-    const float shift = max == -INFINITY ? 0 : max;
-    sum += gp_exp_row(t->strip, gp_min(t->held, b->keys), shift, t->strip);
-    const float inverse = get_inverse(p, sum);
+    for (int64_t key = 0; key < gp_min(t->held, b->keys); key += TILE)
+        exponentiate_rows(b, take_tile(b, key, FEW, t), t);
+    float inverse[FEW];
+    for (int64_t i = 0; i < rows; i++) {
+        inverse[i] = get_inverse(p, t->sum[i]);
+        t->rescale[i] = 1;
+    }
     for (int64_t key = 0; p->rounds && key < b->keys; key += TILE) {
-        const int64_t n = key < t->held ? take_tile(&one, key, 1, t) : score_row(s, &one, key, t);
-        if (key >= t->held)
-            gp_exp_row(t->scores, n, shift, t->scores);
-        round_row(p, &inverse, 1, t->scores, n);
-        const gp_rows values = get_values(s, &one, t);
-        add_values(values.at, values.row, n, s->p->value_depth, t->scores, 1, &(ahead){0}, row);
+        const int64_t n = key < t->held ? take_tile(b, key, FEW, t) : score_rows(s, b, key, t);
+        for (int64_t i = 0; i < rows; i++) {
+            float *row = t->scores + i * TILE;
+            if (key >= t->held)
+                gp_exp_row(row, n, get_row_shift(t, i), row);
+            round_row(p, inverse + i, 1, row, n);
+        }
+        add_rows(s, b, n, (ahead){0}, t);
     }
-    for (int64_t c = 0; c < s->p->value_depth; c++)
-        row[c] *= p->rounds ? 1 : inverse;
-    finish(p, s, sink, &one, 0, row, max, sum);
+    for (int64_t i = 0; i < rows; i++) {
+        float *row = t->row + i * depth;
+        for (int64_t c = 0; c < depth; c++)
+            row[c] *= p->rounds ? 1 : inverse[i];
+        finish(p, s, sink, b, i, row, t->max[i], t->sum[i]);
+    }
 }
 
 GP_DEFINE_KERNEL(f32_attention)
@@ -389,9 +525,9 @@ GP_DEFINE_KERNEL(f32_attention)
     divide_scratch(p, scratch, &t);
     for (int64_t task = begin; task < end; task++) {
         block b = get_block(p, &s, task);
-        for (int64_t i = 0; p->by_row && i < b.tile.queries; i++)
-            attend_row(p, &s, &b, i, &sink, &t);
-        if (!p->by_row)
+        if (p->by_row)
+            attend_rows(p, &s, &b, &sink, &t);
+        else
             attend_lanes(p, &s, &b, &sink, &t);
     }
 }

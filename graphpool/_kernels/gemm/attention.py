@@ -26,8 +26,8 @@ _RESULTS = 4
 _STRIP = 512
 """Keys of which a task holds scores until they are rounded: 128 KiB of them."""
 
-_MAX_ROWS = 2
-"""Up to this many queries go one by one; from three on, lanes of vectors pay though most stay empty."""
+_FEW = 8
+"""Up to this many queries go by rows: of more, lanes of vectors pay."""
 
 
 @dataclass(frozen=True)
@@ -212,14 +212,14 @@ def attention(
         )
     queries, depth, value_depth = (scores[name] for name in ("queries", "depth", "value_depth"))
     has_rows = scores["k"]["stride"][3] == 1 and scores["v"]["stride"][3] == 1
-    by_row = choose(queries, _MAX_ROWS, 1, 0) if has_rows else 0
-    block, lanes = least(_LANES, largest(queries, 1)), _LANES - by_row * (_LANES - 1)
+    by_row = choose(queries, _FEW, 1, 0) if has_rows else 0
+    block, lanes = least(_LANES, largest(queries, 1)), _LANES - by_row * (_LANES - _FEW)
     strip = _TILE if rounding is None else _TILE * least(_STRIP // _TILE, largest(-(-scores["keys"] // _TILE), 1))
     values = {
         "scores": scores, "by_row": by_row, "block": block, "inf_as_zero": inf_as_zero, "has_program": bool(epilogue),
         "strip": strip, **sides, **_rounding_fields(rounding),
     }  # fmt: skip
-    floats = lanes * (depth + strip) + (by_row + (1 - by_row) * (lanes + _RESULTS)) * value_depth
+    floats = lanes * (depth + strip) + (by_row * _FEW + (1 - by_row) * (lanes + _RESULTS)) * value_depth
     floats += _TILE * depth * (not problem.is_f32("q", "k")) + _TILE * value_depth * (not problem.is_f32("v"))
     floats += _TILE * lanes * (not problem.is_f32("factor", "additive"))
     ntasks = scores["batch"] * scores["heads"] * -(-queries // block) if value_depth else 0

@@ -28,6 +28,21 @@ typedef struct {
     uint8_t kept[TILE * LANES];
 } state;
 
+static float dot(const float *a, const float *b, int64_t n)
+{
+    gp_vf sum[2] = {{0}, {0}};
+    int64_t i = 0;
+    for (; i + 2 * GP_VL <= n; i += 2 * GP_VL) {
+        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
+        sum[1] = gp_vfma(gp_load(a + i + GP_VL), gp_load(b + i + GP_VL), sum[1]);
+    }
+    for (; i + GP_VL <= n; i += GP_VL)
+        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
+    if (i < n)
+        sum[1] = gp_vfma(gp_load_part(a + i, n - i, 0), gp_load_part(b + i, n - i, 0), sum[1]);
+    return gp_lane_sum(sum[0] + sum[1]);
+}
+
 static const float ones[LANES] = {
     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
@@ -64,7 +79,7 @@ static gp_rows start_queries(const attention_backward_params *p, const gp_scores
         const float *x = d.at + i * d.row, *own = y.at + i * y.row;
         float sum = 0;
         if (i < n && d.element == 1 && y.element == 1)
-            sum = gp_dot(x, own, depth);
+            sum = dot(x, own, depth);
         else
             for (int64_t c = 0; i < n && c < depth; c++)
                 sum += x[c * d.element] * own[c * y.element];

@@ -173,10 +173,9 @@ typedef struct {
     int64_t rows, lanes, row, lane;
 } gp_tile_sides;
 
-/* Queries that go one by one, with an `ld` of 1, are rows of keys. */
-GP_INLINE gp_tile_sides gp_get_sides(const gp_score_tile *t, int64_t ld, int64_t query, int64_t key)
+GP_INLINE gp_tile_sides gp_get_sides(const gp_score_tile *t, int64_t query, int64_t key)
 {
-    if (t->turned && ld != 1)
+    if (t->turned)
         return (gp_tile_sides){t->keys, t->queries, key, query};
     return (gp_tile_sides){t->queries, t->keys, query, key};
 }
@@ -197,7 +196,7 @@ GP_INLINE void gp_change_scores(const enum gp_change change, const gp_side *side
 {
     const int64_t offset = gp_offset_of(side, t->batch, t->head, t->query) + t->key * side->stride[ELEMENT];
     const gp_rows x = gp_get_rows(side, s->args, offset, t->queries, t->keys, room);
-    const gp_tile_sides w = gp_get_sides(t, ld, x.row, x.element);
+    const gp_tile_sides w = gp_get_sides(t, x.row, x.element);
     float turned[4 * LANES];
     for (int64_t r = 0; r < w.rows; r++) {
         const float *by = x.at + r * w.row;
@@ -223,7 +222,7 @@ GP_INLINE void gp_hide_row(const uint8_t *mask, const int64_t stride, const int 
 static void gp_hide(const gp_scores *s, const gp_score_tile *t, float *m, int64_t ld)
 {
     const gp_side *side = &s->p->boolean;
-    const gp_tile_sides w = gp_get_sides(t, ld, side->stride[ROW], side->stride[ELEMENT]);
+    const gp_tile_sides w = gp_get_sides(t, side->stride[ROW], side->stride[ELEMENT]);
     const int64_t offset = gp_offset_of(side, t->batch, t->head, t->query) + t->key * side->stride[ELEMENT];
     const int hides = s->p->mask_hides != 0;
     for (int64_t r = 0; side->arg >= 0 && r < w.rows; r++) {
@@ -340,21 +339,6 @@ static void gp_multiply(gp_rows a, const float *b, int64_t n, float *c, const fl
         gp_multiply_lanes(a.at, a.row, a.element, b + i, n, c + i, rescale ? rescale + i : NULL, rows, VECTORS);
     for (; i < lanes; i += GP_VL)
         gp_multiply_lanes(a.at, a.row, a.element, b + i, n, c + i, rescale ? rescale + i : NULL, rows, 1);
-}
-
-static float gp_dot(const float *a, const float *b, int64_t n)
-{
-    gp_vf sum[2] = {{0}, {0}};
-    int64_t i = 0;
-    for (; i + 2 * GP_VL <= n; i += 2 * GP_VL) {
-        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
-        sum[1] = gp_vfma(gp_load(a + i + GP_VL), gp_load(b + i + GP_VL), sum[1]);
-    }
-    for (; i + GP_VL <= n; i += GP_VL)
-        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
-    if (i < n)
-        sum[1] = gp_vfma(gp_load_part(a + i, n - i, 0), gp_load_part(b + i, n - i, 0), sum[1]);
-    return gp_lane_sum(sum[0] + sum[1]);
 }
 
 GP_INLINE gp_rows gp_turned(gp_rows x)

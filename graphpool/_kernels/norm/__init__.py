@@ -4,6 +4,5 @@ norm.py         layer, RMS and group norm, batch statistics: norm.c, channel_nor
 fold.py         a BatchNorm of constants as scaled weights and a bias
 softmax.py      softmax and log-softmax
 couple.py       probabilities of classes from those of their pairs
-reduce.py       reductions: reduce.c; walks along one axis: scan.c; gp_columns.h: what lies with gaps;
-                gp_lanes.h: many short rows at once
+reduce.py       reductions: reduce.c; walks along one axis: scan.c; gp_columns.h: what lies with gaps
 """

@@ -4,7 +4,7 @@
  * result after the other, or as many short runs as there are lanes; where results are, it walks all columns together, row by
  * row.
  */
-#include "norm/gp_lanes.h"
+#include "core/gp_lanes.h"
 #include "norm/gp_reduce.h"
 
 #define CHUNK 2048    /* elements of a run that are gathered at once */

@@ -5,7 +5,7 @@
  */
 #include "core/gp_vmath.h"
 #include "norm/gp_columns.h"
-#include "norm/gp_lanes.h"
+#include "core/gp_lanes.h"
 
 GP_RECORD(softmax_params, {
     gp_space outer;  /* src, dst, stats */

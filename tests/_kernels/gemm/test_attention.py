@@ -57,7 +57,9 @@ def attend(q, k, v, *extra, isa, inf_as_zero=False, **options):
         (1, 1, 1, 1, 1, 1, 1), (2, 3, 3, 1, 65, 16, 16), (1, 2, 2, 2, 300, 64, 64), (1, 2, 2, 3, 64, 8, 5),
         (1, 2, 1, 63, 63, 33, 17), (1, 4, 2, 64, 128, 64, 64), (1, 3, 3, 65, 129, 20, 40), (2, 8, 2, 1, 77, 32, 32),
         (1, 2, 2, 197, 197, 64, 64), (0, 2, 2, 4, 4, 4, 4), (1, 2, 2, 0, 4, 4, 4), (1, 2, 2, 4, 4, 4, 0),
-        (1, 2, 2, 4, 0, 4, 4), (1, 2, 2, 4, 4, 0, 4), (1, 2, 2, 1, 0, 4, 4),
+        (1, 2, 2, 4, 0, 4, 4), (1, 2, 2, 4, 4, 0, 4), (1, 2, 2, 1, 0, 4, 4), (1, 3, 3, 7, 130, 20, 40),
+        (1, 2, 2, 8, 64, 16, 33), (1, 2, 2, 9, 70, 16, 16), (2, 16, 2, 1, 200, 33, 17), (1, 6, 2, 1, 65, 128, 128),
+        (1, 10, 2, 1, 300, 64, 100),
     ],
     ids=str,
 )  # fmt: skip
@@ -101,7 +103,7 @@ def test_operands_of_one_byte(queries, turned, dtype, isa):
 @given(data=st.data())
 def test_any_shape_mask_and_stride(data):
     kv_heads, group = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
-    queries, keys = data.draw(st.integers(1, 70)), data.draw(st.integers(1, 140))
+    queries, keys = data.draw(st.one_of(st.integers(1, 10), st.integers(1, 70))), data.draw(st.integers(1, 140))
     depth, value_depth = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 20))
     q, k, v = inputs(data.draw(st.integers(1, 2)), kv_heads * group, kv_heads, queries, keys, depth, value_depth)
     order = st.permutations(range(4))
