@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--isa")
     options = parser.parse_args()
-    peak = dot_rate("f32", options.seconds)
+    peak = dot_rate("f32", options.seconds, options.isa)
     assert peak is not None
     print(f"f32 FMA on registers: {peak / 1e9:.1f} GFLOP/s\n")
     print("| layer | direct us | GFLOP/s | of peak | F(2x2, 3x3) us | F(4x4, 3x3) us |")

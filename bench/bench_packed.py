@@ -123,7 +123,7 @@ def numpy_seconds(shape: tuple[int, int, int], seconds: float) -> float:
 
 def print_f32(seconds: float, isa: str | None) -> None:
     """The table of f32: time, share of the FMA peak, and for few rows share of the read bandwidth."""
-    peak = dot_rate("f32", seconds)
+    peak = dot_rate("f32", seconds, isa)
     assert peak is not None
     print(f"f32 FMA on registers: {peak / 1e9:.1f} GFLOP/s\n")
     print("| m x k x n | packed us | GFLOP/s | of peak | B GB/s | of reading | simd us | blas us | numpy us |")
@@ -162,7 +162,7 @@ def print_cold(seconds: float, isa: str | None) -> None:
 
 def print_narrow(seconds: float, isa: str | None) -> None:
     """bf16 and 8-bit integers beside f32."""
-    peaks = {dtype: dot_rate(dtype, seconds) for dtype in DTYPES}
+    peaks = {dtype: dot_rate(dtype, seconds, isa) for dtype in DTYPES}
     print("\n| m x k x n | " + " | ".join(f"{d} us | of peak" for d in DTYPES) + " |")
     print("|---|" + "---:|" * 6)
     for shape in SHAPES[:-3]:

@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--isa")
     options = parser.parse_args()
-    peak = dot_rate("s8", options.seconds)
+    peak = dot_rate("s8", options.seconds, options.isa)
     assert peak is not None
     print(f"int8 dot products on registers: {peak / 1e9:.1f} Gop/s\n")
     header = "us | Gop/s | of peak | times as fast as f32 |\n|---|---:|---:|---:|---:|"

@@ -66,6 +66,8 @@ DOT(bf16, "vdpbf16ps")
 #endif
 #ifdef __AVX512VNNI__
 DOT(s8, "vpdpbusd")
+#elif defined(__AVXVNNI__)
+DOT(s8, "%{vex%} vpdpbusd")
 #elif defined(__AVX2__) && !defined(__AVX512F__)
 /* Without that instruction: of two words that follow each other, products are added in s16, then widened. */
 float s8(long steps)
@@ -100,13 +102,18 @@ float read_all(const float *from, long n)
 _TERMS = {"f32": 1, "bf16": 2, "s8": 4}
 
 
+_FLAGS = {"avx2": ["-mavx2", "-mfma"], "avx2_vnni": ["-mavx2", "-mfma", "-mavxvnni"]}
+"""For which instruction sets there are ceilings of their own; those of the processor otherwise."""
+
+
 @cache
-def _library() -> ctypes.CDLL:
+def _library(isa: str | None = None) -> ctypes.CDLL:
     """The compiled loops; the file is gone once it is loaded."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "ceilings.c"), Path(folder, "ceilings.so")
         source.write_text(_SOURCE)
-        flags = ["-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC"]
+        own = _FLAGS.get(isa or "", ["-march=native"])
+        flags = ["-O3", *own, "-ffp-contract=fast", "-shared", "-fPIC"]
         subprocess.run(["cc", *flags, "-o", library, source], check=True)
         loaded = ctypes.CDLL(str(library))
     for name in ("f32", "bf16", "s8"):
@@ -138,9 +145,12 @@ def best_time(work: Callable[[], object], seconds: float) -> float:
     return best_times([work], seconds)[0]
 
 
-def dot_rate(dtype: str, seconds: float = 0.3) -> float | None:
-    """Operations per second (a multiply-add is two) of f32 FMA, or of dot products of bf16 or bytes (None: no such)."""
-    library, steps = _library(), 100_000
+def dot_rate(dtype: str, seconds: float = 0.3, isa: str | None = None) -> float | None:
+    """Operations per second (a multiply-add is two) of f32 FMA, or of dot products of bf16 or bytes (None: no such).
+
+    Of the processor, or of what one has that ends with an instruction set of `_FLAGS`.
+    """
+    library, steps = _library(isa), 100_000
     if not hasattr(library, dtype):
         return None
     loop = getattr(library, dtype)

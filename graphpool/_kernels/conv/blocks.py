@@ -5,6 +5,7 @@ A task is a rectangle of pixels by a block of output channels of a group; how la
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import NamedTuple
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from .weights import ConvWeights
 
 __all__ = ["ConvBlocks", "reads_pixels_in_place", "shared_rectangle"]
+
+GATHER_NBYTES = 32
+"""``GP_GATHER_NBYTES``."""
 
 
 def reads_pixels_in_place(window: Window, weights: ConvWeights) -> bool:
@@ -62,7 +66,8 @@ class ConvBlocks(NamedTuple):
 
     `dst` and `residual` are strides of images and of pixels (unit: elements), `rows` and `cols` those of a task's
     rectangle of results, `col_block` its output channels. `is_direct`: pixels are read where they lie
-    (`reads_pixels_in_place`); `has_tile`: results pass through scratch.
+    (`reads_pixels_in_place`); `has_tile`: results pass through scratch; `is_shifted`: the words of pixels come to
+    scratch less their shifts, or may.
     """
 
     batch: int
@@ -75,6 +80,7 @@ class ConvBlocks(NamedTuple):
     col_block: int
     is_direct: bool
     has_tile: bool
+    is_shifted: bool = False
 
     def call(
         self, name: str, post: dict[str, Any], own: dict[str, Any], *, element_nbytes: int, epilogue: bytes,
@@ -88,7 +94,8 @@ class ConvBlocks(NamedTuple):
         offsets, scratch_nbytes = self._scratch(isa)
         blocks = {
             "window": window.fields(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
-            "merged": weights.merged, "words": weights.words, "runs": weights.runs, "element_nbytes": element_nbytes,
+            "merged": weights.merged, "words": weights.words, "runs": weights.runs, "side": weights.side,
+            "shifts": weights.shifts, "pitch": self._pitch, "element_nbytes": element_nbytes,
             "pixel_nbytes": weights.pixel_nbytes, "w_group": weights.group_nbytes, "block_rows": self.rows,
             "block_cols": self.cols, "col_block": self.col_block, "dst_n": self.dst[0], "dst_pixel": self.dst[1],
             "residual_n": self.residual[0], "residual_pixel": self.residual[1], "is_direct": self.is_direct,
@@ -100,22 +107,35 @@ class ConvBlocks(NamedTuple):
             scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
         )  # fmt: skip
 
+    @property
+    def _pitch(self) -> int:
+        """Of the words of a pixel in scratch: whole groups of a shift, unless read where they lie. Unit: bytes."""
+        nbytes = self.weights.words * 4
+        return aligned(nbytes) if self.weights.shifts and not self.is_direct else nbytes
+
     def _scratch(self, isa: str | None) -> tuple[dict[str, int], int]:
-        """Where rows, runs, sums, largest bytes, tiles and staged source lie in scratch, and its size. Unit: bytes."""
+        """Where rows, runs and what follows them lie in scratch, and its size. Unit: bytes."""
         pixels, weights = self.rows * self.cols, self.weights
+        ntiles, is_gathered = -(-pixels // TILE_ROWS), weights.merged > weights.side
         rows = aligned(pixels * self.col_block * 4) if self.has_tile else 0
         runs = rows + pixels * 8
-        sums = runs + weights.runs * 8
-        largest = sums + pixels * 4
-        tiles = aligned(largest + pairs_nbytes(-(-pixels // TILE_ROWS), weights.pairs))
+        sums = runs + math.prod(weights.kernel) // weights.side * 8
+        shifts = sums + pixels * 4
+        largest = shifts + ntiles * weights.shifts * 4
+        words = aligned(largest + pairs_nbytes(ntiles, weights.pairs))
+        tiles = words
+        if is_gathered or self.is_shifted:
+            tiles += aligned(pixels * self._pitch + GATHER_NBYTES)
         room = tiles
         if has_amx(isa):
             room += aligned(tiles_nbytes(pixels, weights.runs * weights.words, weights.runs))
         offsets = {
-            "rows_offset": rows, "runs_offset": runs, "sums_offset": sums, "largest_offset": largest,
-            "tiles_offset": tiles, "room_offset": room,
+            "rows_offset": rows, "runs_offset": runs, "sums_offset": sums, "shift_offset": shifts,
+            "largest_offset": largest, "words_offset": words, "tiles_offset": tiles, "room_offset": room,
         }  # fmt: skip
         if self.is_direct:
             return offsets, room
-        beyond = weights.words * 4 - weights.merged * weights.pixel_nbytes  # what the last word reads
+        beyond = self._pitch - weights.merged * weights.pixel_nbytes  # what the last pixel reads
+        if is_gathered:
+            beyond = GATHER_NBYTES
         return offsets, room + self.window.pixels_read(self.rows, self.cols) * weights.pixel_nbytes + beyond

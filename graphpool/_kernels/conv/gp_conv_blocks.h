@@ -3,7 +3,8 @@
  * Results are rows of a matrix, one a pixel; its columns are output channels. A task is a rectangle of pixels of one
  * image by a block of columns of one group of channels. It first copies the part of the source that it reads to scratch
  * (gp_stage.h), so that the taps of a row of the kernel lie side by side: they are one product, a run of words, however
- * few channels there are. Kernels of one tap read pixels where they lie, if those are whole words (is_direct).
+ * few channels there are. Kernels of one tap read pixels where they lie, if those are whole words (is_direct). Where runs
+ * would be too short to be multiplied well, all taps of a pixel are gathered into one (`side`).
  *
  * Weights of a group are a matrix of (runs, words) rows in panels (gp_packed.h).
  *
@@ -17,11 +18,16 @@
 #include "conv/gp_stage.h"
 #include "gemm/gp_tile_table.h"
 
+/* Bytes that a piece of a gathered run is copied in. */
+#define GP_GATHER_NBYTES 32
+
 /* What the parameters of all types begin with. */
 GP_RECORD(gp_conv_blocks, {
     gp_window window;            /* its dst strides are not used */
     int64_t groups, ic, oc;      /* channels of one group */
     int64_t merged, words, runs; /* taps of a run, its words, runs of a pixel */
+    int64_t side;                /* taps of a run that lie side by side in the staged source; if not all, they are gathered */
+    int64_t shifts, pitch;       /* words of the shifts of a pixel that is one run (gp_packed.h); bytes of such a one in scratch */
     int64_t element_nbytes;      /* of the source */
     int64_t pixel_nbytes;        /* of a pixel in scratch */
     int64_t w_group;             /* from the weights of one group to the next: bytes */
@@ -29,8 +35,8 @@ GP_RECORD(gp_conv_blocks, {
     int64_t dst_n, dst_pixel, residual_n, residual_pixel; /* strides */
     int64_t bias_arg, dst_arg;                            /* bias_arg: 0 if there is none */
     int64_t is_direct, has_epilogue;
-    int64_t rows_offset, runs_offset, sums_offset, largest_offset, tiles_offset; /* bytes into scratch; the tile of an epilogue lies at 0 */
-    int64_t room_offset;
+    int64_t rows_offset, runs_offset, sums_offset, largest_offset, shift_offset; /* bytes into scratch; the tile of an epilogue lies at 0 */
+    int64_t words_offset, tiles_offset, room_offset;
 });
 
 /* The pixels of a task, and where they are read. */
@@ -39,9 +45,11 @@ typedef struct {
     gp_rectangle at;
     int64_t pixel;    /* the first one, in its image */
     const char **row; /* one a pixel */
-    int64_t *run;     /* bytes from there */
+    int64_t *run;     /* bytes from there; the pieces of a run that is gathered pass through it */
     int32_t *sum;     /* of their integers, one a pixel; the type fills it where it wants it */
     uint8_t *largest; /* of the pairs of s8, which see (gp_packed.h); likewise */
+    int32_t *shift;   /* of the tiles; likewise */
+    char *words;      /* of pixels that do not lie as they are multiplied, one behind the other */
     int is_new;       /* whether they are others than those of the task before */
     int zero;         /* each byte of the padding */
     char *tiles;      /* their words for AMX (gp_amx.h), if there is */
@@ -73,6 +81,24 @@ GP_DEFINE_TILES(tiles, gp_runs_fn, GP_CONV_TYPE, gp_runs_tile, GP_RUNS_PARAMETER
 GP_DEFINE_FINISH(finish, GP_CONV_TYPE)
 #endif
 
+/* Brings the `pieces` of each pixel side by side, which become its only run; the last byte is repeated behind them. Copies
+ * go on to multiples of GP_GATHER_NBYTES, into what is written next. */
+static void gp_gather(const gp_conv_blocks *p, const gp_conv_pixels *pixels, int64_t pieces)
+{
+    const int64_t nbytes = p->side * p->pixel_nbytes, end = pieces * nbytes;
+    char *words = pixels->words;
+    for (int64_t i = 0; i < pixels->at.rows * pixels->at.cols; i++, words += p->pitch) {
+        char *restrict to = words;
+        for (int64_t piece = 0; piece < pieces; piece++, to += nbytes)
+            for (int64_t k = 0; k < nbytes; k += GP_GATHER_NBYTES)
+                memcpy(to + k, pixels->row[i] + pixels->run[piece] + k, GP_GATHER_NBYTES);
+        for (int64_t k = end; k < p->pitch; k += GP_GATHER_NBYTES)
+            memset(words + k, words[end - 1], GP_GATHER_NBYTES);
+        pixels->row[i] = words;
+    }
+    *pixels->run = 0;
+}
+
 /* Runs and pixels in the staged source. */
 static void gp_find_staged(const gp_conv_blocks *p, const gp_conv_pixels *pixels)
 {
@@ -81,12 +107,14 @@ static void gp_find_staged(const gp_conv_blocks *p, const gp_conv_pixels *pixels
     int64_t *run = pixels->run;
     for (int64_t kd = 0; kd < w->kernel[0]; kd++)
         for (int64_t kh = 0; kh < w->kernel[1]; kh++)
-            for (int64_t kw = 0; kw < w->kernel[2]; kw += p->merged)
+            for (int64_t kw = 0; kw < w->kernel[2]; kw += p->side)
                 *run++ = ((kd * height + kh * w->dilation[1]) * width + kw * w->dilation[2]) * p->pixel_nbytes;
     const char **row = pixels->row;
     for (int64_t y = 0; y < pixels->at.rows; y++)
         for (int64_t x = 0; x < pixels->at.cols; x++)
             *row++ = pixels->room + (y * w->stride[1] * width + x * w->stride[2]) * p->pixel_nbytes;
+    if (p->merged > p->side)
+        gp_gather(p, pixels, run - pixels->run);
 }
 
 /* The same where they lie, for kernels of one tap and no padding. */
@@ -271,6 +299,8 @@ static void gp_run_blocks(const gp_conv_blocks *p, void *const *args, int64_t be
         .run = (int64_t *)(scratch + p->runs_offset),
         .sum = (int32_t *)(scratch + p->sums_offset),
         .largest = (uint8_t *)scratch + p->largest_offset,
+        .shift = (int32_t *)(scratch + p->shift_offset),
+        .words = scratch + p->words_offset,
         .zero = zero,
         .tiles = scratch + p->tiles_offset,
         .room = scratch + p->room_offset,

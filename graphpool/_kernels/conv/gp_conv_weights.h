@@ -10,6 +10,7 @@ GP_RECORD(gp_conv_pack, {
     int64_t merged, words, runs;       /* taps side by side that are one product, its words, products of a pixel */
     int64_t w_group, w_oc, w_ic, w[3]; /* strides of the weights, in elements */
     int64_t w_dtype;
+    int64_t shifts;                 /* words of the shifts of a run (gp_packed.h), where it is the only one */
     int64_t group_pitch, tap_pitch; /* of the panels: words; tap_pitch: if each product has panels of its own (f32) */
 });
 

@@ -1,5 +1,8 @@
 /* Int8 convolution with weights in panels: implicit GEMM (gp_conv_blocks.h) with s32 accumulators.
  *
+ * Where bytes are multiplied pair by pair (gp_packed.h), a pixel that is one run comes to scratch less its shifts, if the zero
+ * point promises some.
+ *
  * The source is staged as unsigned bytes, the zero point where the padding is. That is cheap, for every byte is then
  * multiplied by all columns. The sums of the columns of a group stand behind its panels; words end in zeros where the
  * run does, so that what the last one reads beyond the run does not matter. args: src, packed weights, scales, then
@@ -65,14 +68,28 @@ static void sum_pixels(const gp_conv_blocks *b, const gp_conv_pixels *pixels)
 }
 
 #if GP_HAS_PAIRS
-/* The largest bytes of the pairs of the pixels of all tiles. */
+/* Whether the words of pixels are multiplied less their shifts (gp_packed.h). */
+static int is_shifted(const gp_conv_blocks *b, const gp_conv_pixels *pixels)
+{
+    return b->shifts && pixels->zero >= GP_LEAST_ZERO;
+}
+
+/* The largest bytes of the pairs of the pixels of all tiles, which come to scratch less their shifts first. */
 static void find_largest(const gp_conv_blocks *b, const gp_conv_pixels *pixels)
 {
-    const char *const *row = pixels->row;
+    const char **row = pixels->row;
     uint8_t *to = pixels->largest;
+    int32_t *shift = pixels->shift;
+    char *words = pixels->words;
     int64_t rows = pixels->at.rows * pixels->at.cols;
     for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
         const int64_t height = (rows + left - 1) / left;
+        if (is_shifted(b, pixels)) {
+            gp_shift_rows(row, height, b->pitch / 4, words, b->pitch, shift);
+            shift += b->shifts;
+            for (int64_t i = 0; i < height; i++, words += b->pitch)
+                row[i] = words;
+        }
         for (int64_t r = 0; r < b->runs; r++, to += GP_PAIRS(b->words))
             gp_find_largest(row, height, pixels->run[r], b->words, to);
         row += height;
@@ -93,11 +110,13 @@ static void task(const gp_conv_blocks *b, void *const *args, gp_conv_pixels *pix
     if (zeros && pixels->is_new)
         sum_pixels(b, pixels);
     const int64_t pairs = b->runs * GP_PAIRS(b->words);
+    int64_t shifts = 0;
 #if GP_HAS_PAIRS
     if (pixels->is_new)
         find_largest(b, pixels);
+    shifts = is_shifted(b, pixels) ? b->shifts : 0;
 #endif
-    const int32_t *sums = (const int32_t *)(columns->b + b->runs * b->words * b->oc);
+    const int32_t *sums = (const int32_t *)(columns->b + b->runs * b->words * b->oc), *groups = sums + b->oc;
     gp_multiply(b, pixels, columns,
                 (gp_packed_sink){
                     .partial = (float *)scratch, /* not used: k is never split */
@@ -106,7 +125,10 @@ static void task(const gp_conv_blocks *b, void *const *args, gp_conv_pixels *pix
                     .scale = (const float *)args[2] + columns->c,
                     .bias = gp_floats_at(args, b->bias_arg, columns->c),
                     .col_sum = sums + columns->j,
-                    .most = (const uint8_t *)(sums + b->oc) + columns->j / GP_PANEL * 2 * pairs,
+                    .group_sum = groups + columns->j * b->shifts,
+                    .shift = pixels->shift,
+                    .shifts = shifts,
+                    .most = (const uint8_t *)(groups + b->oc * b->shifts) + columns->j / GP_PANEL * 2 * pairs,
                     .largest = pairs ? pixels->largest : NULL,
                     .pairs = pairs,
                     .a_zero = pixels->zero,
@@ -130,10 +152,9 @@ GP_DEFINE_KERNEL(s8_conv_packed)
 static void gather_run(const gp_conv_pack *p, const uint8_t *from, int64_t run, uint8_t *restrict bytes)
 {
     const int64_t ic = p->ic, step = p->w_ic, n = p->merged * ic;
-    from += gp_tap_offset(p->kernel, p->w, run * p->merged);
     for (int64_t tap = 0; tap < p->merged; tap++) {
         uint8_t *restrict to = bytes + tap * ic;
-        const uint8_t *channels = from + tap * p->w[2];
+        const uint8_t *channels = from + gp_tap_offset(p->kernel, p->w, run * p->merged + tap);
         if (step == 1)
             memcpy(to, channels, (size_t)ic);
         else
@@ -170,9 +191,12 @@ GP_DEFINE_KERNEL(s8_conv_pack)
         uint32_t *to = (uint32_t *)args[1] + at.word;
         int32_t *sums = (int32_t *)to + (p->oc - at.j) * words + at.j;
         const int64_t pairs = p->runs * GP_PAIRS(p->words);
-        uint8_t *most = (uint8_t *)(sums - at.j + p->oc) + at.j / GP_PANEL * 2 * pairs;
+        int32_t *groups = sums - at.j + p->oc;
+        uint8_t *most = (uint8_t *)(groups + p->oc * p->shifts) + at.j / GP_PANEL * 2 * pairs;
         for (int64_t c = 0; c < at.cols; c++)
             sums[c] = pack_column(p, (const uint8_t *)args[0] + at.weight + c * p->w_oc, to + c, at.cols, scratch);
+        if (p->shifts)
+            gp_sum_groups((const int32_t *)to, at.cols, p->words, groups + at.j * p->shifts);
         for (int64_t run = 0; run < p->runs; run++)
             gp_limit_pairs(to + run * p->words * at.cols, at.cols, p->words, pairs,
                            most + run * GP_PAIRS(p->words));

@@ -13,7 +13,7 @@ from graphpool._sizes import largest
 from graphpool.errors import InvalidDataTypeError, UnsupportedError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall
-from ..gemm.packed import row_block
+from ..gemm.packed import LEAST_ZERO, row_block
 from ..gemm.post_ops import NO_POST_OPS, PostOps
 from ..gemm.problem import choose, even_part
 from ..gemm.requant import unsigned_zero_point
@@ -82,11 +82,13 @@ class Int8ConvFormat(PanelFormat):
         def find_cols(rows: int, cols: int) -> int:
             return weights.col_block(rows * cols, weights.worthwhile_parts(rows * cols, _LEAST_WORK))
 
+        takes_zero = post_ops.dynamic is not None and post_ops.dynamic.zero_point
         rows, cols = shared_rectangle(batch, window, weights, _rectangle(window), find_cols, problem.threads)
         col_block = find_cols(rows, cols)
         blocks = ConvBlocks(
-            batch, window, weights, dst, residual, rows, cols, col_block, is_direct, has_tile=post["has_epilogue"]
-        )
+            batch, window, weights, dst, residual, rows, cols, col_block, is_direct, has_tile=post["has_epilogue"],
+            is_shifted=weights.shifts > 0 and (zero >= LEAST_ZERO or takes_zero),
+        )  # fmt: skip
         own = {"src_dtype": DTYPE_CODES[problem.src_dtype], "zero": zero}
         own |= {name: post[name] for name in ("requant", "dynamic")}
         return blocks.call("s8_conv_packed", post, own, element_nbytes=1, epilogue=post_ops.epilogue, isa=self.isa)

@@ -1,7 +1,7 @@
 """Weights of a convolution in panels (``gemm/gp_packed.h``), as all types share them.
 
 ``conv/gp_conv_weights.h`` is the C side. The products of a pixel are its runs: the taps of a row of the kernel where
-a task brings the pixels that they read side by side, else single taps.
+a task brings the pixels that they read side by side, else single taps; or all taps, where a task gathers them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from graphpool._dataclasses import NamedTuple, dataclass
 from graphpool._sizes import largest
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..gemm.packed import DEPTH, behind, lanes_of, pair_count, pairs_nbytes, streams
+from ..gemm.packed import DEPTH, PAIR_WORDS, behind, lanes_of, pair_count, pairs_nbytes, shift_count, streams
 from ..gemm.problem import even_part
 from .problem import ConvFormat, check_weight_strides
 
@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ConvWeights", "PanelFormat"]
 
+_LEAST_COLUMNS = 32
+"""Output channels from which on it pays to bring the words of a pixel to scratch, so that more pairs fit."""
+
 
 class ConvWeights(NamedTuple):
     """Where the weights of a convolution lie in panels.
 
-    `ic` and `oc` are channels of a group. `merged` taps along width are a run; `words` of one, zeros at its end
-    included, and `runs` of a pixel. `depth`: weights in a word of 32 bits. `pixel`: channels of a tap, more than `ic`
-    where a word ends with the tap. `has_sums`: the sums of the columns of a group stand behind its panels, and behind
-    those the limits of `pairs` a panel. `panel`: columns of one; `behind`: those that kernels read behind the last.
+    `ic` and `oc` are channels of a group. `merged` taps are a run, of which `side` along width lie side by side;
+    `words` of one, zeros at its end included, and `runs` of a pixel. `depth`: weights in a word of 32 bits. `pixel`:
+    channels of a tap, more than `ic` where a word ends with the tap. `has_sums`: the sums of the columns of a group
+    stand behind its panels, behind them those of groups of words, `shifts` words a column, and the limits of `pairs` a
+    panel. `panel`: columns of one; `behind`: those that kernels read behind the last.
     """
 
     groups: int
@@ -39,11 +43,13 @@ class ConvWeights(NamedTuple):
     oc: int
     kernel: tuple[int, ...]
     merged: int
+    side: int
     words: int
     runs: int
     depth: int
     pixel: int
     has_sums: bool
+    shifts: int
     pairs: int
     panel: int
     behind: int
@@ -54,13 +60,17 @@ class ConvWeights(NamedTuple):
         panel, kernel, dilations = 2 * lanes_of(isa), shape.kernel, shape.dilations
         ic, oc = shape.in_channels // shape.groups, shape.out_channels // shape.groups
         pixel = ic + ic % 2 if dtype == "bf16" else ic
-        merged = kernel[-1] if merges and (dilations is None or dilations[-1] == 1) else 1
+        side, taps = kernel[-1] if merges and (dilations is None or dilations[-1] == 1) else 1, math.prod(kernel)
         depth = DEPTH[dtype]
-        words, runs = -(-merged * pixel // depth), math.prod(kernel) // merged
+        short, long = (-(-count * pixel // depth) for count in (side, taps))
+        is_prepared = pair_count(long, dtype, isa) > 0 and long >= PAIR_WORDS and oc >= _LEAST_COLUMNS
+        merged = taps if is_prepared and short < PAIR_WORDS else side
+        words, runs = -(-merged * pixel // depth), taps // merged
+        shifts = shift_count(words, dtype, isa) if is_prepared and runs == 1 else 0
         pairs = runs * pair_count(words, dtype, isa)
         return cls(
-            shape.groups, ic, oc, kernel, merged, words, runs, depth, pixel, dtype == "s8", pairs, panel,
-            behind(oc, isa),
+            shape.groups, ic, oc, kernel, merged, side, words, runs, depth, pixel, dtype == "s8", shifts, pairs,
+            panel, behind(oc, isa),
         )  # fmt: skip
 
     @property
@@ -71,7 +81,7 @@ class ConvWeights(NamedTuple):
     @property
     def group_nbytes(self) -> int:
         """From one group to the next. Unit: bytes."""
-        nbytes = (self.runs * self.words + self.has_sums) * self.oc * 4
+        nbytes = (self.runs * self.words + self.has_sums + self.shifts) * self.oc * 4
         return nbytes + -(-pairs_nbytes(-(-self.oc // self.panel), 2 * self.pairs) // 4) * 4
 
     @property
@@ -103,7 +113,7 @@ class ConvWeights(NamedTuple):
         return {
             "groups": self.groups, "ic": self.ic, "oc": self.oc, "kernel": [*[1] * fill, *self.kernel],
             "merged": self.merged, "words": self.words, "runs": self.runs, "w_group": strides[0], "w_oc": strides[1],
-            "w_ic": strides[2], "w": [*[0] * fill, *strides[3:]], "w_dtype": DTYPE_CODES[dtype],
+            "w_ic": strides[2], "w": [*[0] * fill, *strides[3:]], "w_dtype": DTYPE_CODES[dtype], "shifts": self.shifts,
             "group_pitch": self.group_nbytes // 4, "tap_pitch": self.words * self.oc,
         }  # fmt: skip
 

@@ -175,6 +175,28 @@ static inline __attribute__((unused)) void gp_limit_pairs(const uint32_t *panel,
     }
 }
 
+/* Sums of the bytes of a word. */
+GP_INLINE int32_t gp_sum_word(int32_t word)
+{
+    return (int8_t)word + (int8_t)(word >> 8) + (int8_t)(word >> 16) + (word >> 24);
+}
+
+/* Sums of the groups of a panel, two in a word. */
+static inline __attribute__((unused)) void gp_sum_groups(const int32_t *panel, int64_t width, int64_t words,
+                                                         int32_t *restrict groups)
+{
+    memset(groups, 0, (size_t)(GP_SHIFTS(words) * width) * 4);
+    for (int64_t w = 0; w < words; w += GP_SHIFT_WORDS) {
+        int32_t sums[GP_PANEL] = {0};
+        for (int64_t end = gp_min(w + GP_SHIFT_WORDS, words), at = w; at < end; at++)
+            for (int64_t c = 0; c < width; c++)
+                sums[c] += gp_sum_word(panel[at * width + c]);
+        const int64_t group = w / GP_SHIFT_WORDS;
+        for (int64_t c = 0; c < width; c++)
+            groups[group / 2 * width + c] |= (int32_t)((uint32_t)(uint16_t)sums[c] << group % 2 * 16);
+    }
+}
+
 GP_INLINE gp_vi gp_splat_word(const char *p)
 {
     int32_t word;

@@ -45,6 +45,12 @@ LANES = {
 }  # fmt: skip
 """Columns of a vector (``GP_VL``)."""
 
+PAIR_WORDS = 8
+"""Words of a run from which on its pairs are compared with their limits (``GP_PAIR_WORDS``)."""
+
+LEAST_ZERO = 32
+"""The least zero point with shifts (``GP_LEAST_ZERO``)."""
+
 _SHIFTED_WORDS = 32
 """Words of a row whose two shifts are one word (``GP_SHIFT_WORDS``)."""
 

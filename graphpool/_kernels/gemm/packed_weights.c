@@ -143,29 +143,6 @@ GP_INLINE void unpack_panels(const gp_pack_task *t, const int nbytes)
     }
 }
 
-/* Sums of the bytes of a word. */
-GP_INLINE int32_t sum_word(int32_t word)
-{
-    return (int8_t)word + (int8_t)(word >> 8) + (int8_t)(word >> 16) + (word >> 24);
-}
-
-#if GP_HAS_PAIRS
-/* Sums of the groups of a panel (gp_packed.h), two in a word. */
-static void sum_groups(const int32_t *panel, int64_t width, int64_t words, int32_t *restrict groups)
-{
-    memset(groups, 0, (size_t)(GP_SHIFTS(words) * width) * 4);
-    for (int64_t w = 0; w < words; w += GP_SHIFT_WORDS) {
-        int32_t sums[GP_PANEL] = {0};
-        for (int64_t end = gp_min(w + GP_SHIFT_WORDS, words), at = w; at < end; at++)
-            for (int64_t c = 0; c < width; c++)
-                sums[c] += sum_word(panel[at * width + c]);
-        const int64_t group = w / GP_SHIFT_WORDS;
-        for (int64_t c = 0; c < width; c++)
-            groups[group / 2 * width + c] |= (int32_t)((uint32_t)(uint16_t)sums[c] << group % 2 * 16);
-    }
-}
-#endif
-
 /* What s8 weights carry, read from the panels: sums over k, sums of groups and limits of pairs. */
 static void add_columns(const gp_pack_task *t)
 {
@@ -180,7 +157,7 @@ static void add_columns(const gp_pack_task *t)
     for (int64_t j = t->j; j < t->j + t->cols; j += GP_PANEL, sums += GP_PANEL) {
         const int64_t width = gp_panel_width(j, t->p->n);
 #if GP_HAS_PAIRS
-        sum_groups(panel, width, words, groups);
+        gp_sum_groups(panel, width, words, groups);
         gp_limit_pairs((const uint32_t *)panel, width, words, GP_PAIRS(words), most);
         groups += GP_SHIFTS(words) * width;
         most += 2 * GP_PAIRS(words);
@@ -188,7 +165,7 @@ static void add_columns(const gp_pack_task *t)
         memset(sums, 0, (size_t)width * 4);
         for (int64_t w = 0; w < words; w++, panel += width)
             for (int64_t c = 0; c < width; c++)
-                sums[c] += sum_word(panel[c]);
+                sums[c] += gp_sum_word(panel[c]);
     }
 }
 

@@ -99,7 +99,16 @@ CASES = CONV_CASES | {
     "wide_strided_lines": {"x": (1, 64, 5, 57), "w": (1, 20, 64, 1, 1), "strides": (2, 2)},
     "rows_of_whole_tiles": {"x": (2, 128, 7, 9), "w": (1, 20, 128, 1, 1)},
     "wide": {"x": (1, 3, 2, 700), "w": (1, 9, 3, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "gathered": {"x": (2, 3, 21, 30), "w": (1, 40, 3, 7, 7), "begin": (3, 3), "end": (3, 3), "strides": (2, 2)},
+    "gathered_groups": {"x": (1, 10, 9, 13), "w": (2, 33, 5, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "gathered_taps": {"x": (1, 5, 14, 17), "w": (1, 36, 5, 3, 3), "dilations": (2, 2)},
+    "gathered_planes": {"x": (1, 2, 5, 9, 11), "w": (1, 32, 2, 3, 3, 3), "begin": (1, 1, 1), "end": (1, 1, 1)},
+    "shifted_pixels": {"x": (2, 44, 5, 7), "w": (1, 40, 44, 1, 1)},
+    "shifted_line": {"x": (1, 12, 50), "w": (1, 33, 12, 5), "begin": (2,), "end": (2,)},
 }
+
+PREPARED = [case for case in CASES if case.startswith(("gathered", "shifted"))]
+"""Of which words come to scratch where bytes are multiplied pair by pair."""
 
 
 def arrays(case, x_dtype=np.uint8, w_dtype=np.int8):
@@ -107,8 +116,8 @@ def arrays(case, x_dtype=np.uint8, w_dtype=np.int8):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("case", ["3x3", "all_padding", "1x1", "grouped"])
-@pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 200), (np.int8, -7)])
+@pytest.mark.parametrize("case", ["3x3", "all_padding", "1x1", "grouped", *PREPARED])
+@pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 200), (np.uint8, 3), (np.int8, -7)])
 def test_numbers_of_the_image_may_be_arguments(isa, case, dtype, zero):
     x, w, geometry = arrays(CASES[case], dtype)
     check(x, w, zero=zero, isa=isa, bias=True, dynamic=True, **geometry)
@@ -130,7 +139,7 @@ def test_equals_the_definition(isa, case):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("case", ["3x3", "1x1", "grouped", "few_channels"])
+@pytest.mark.parametrize("case", ["3x3", "1x1", "grouped", "few_channels", *PREPARED])
 @pytest.mark.parametrize("zero", [-128, -7, 127])
 def test_signed_images_and_unsigned_weights(isa, case, zero):
     x, w, geometry = arrays(CASES[case], np.int8, np.uint8)
@@ -190,10 +199,11 @@ def test_the_largest_operands_do_not_saturate(isa):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", BYTE_OPERANDS)
 @pytest.mark.parametrize(("channels", "size", "kernel"), [(64, 7, 3), (36, 5, 1), (3, 12, 7), (10, 4, 2)])
-def test_sums_that_leave_16_bits_are_exact(isa, kind, channels, size, kernel):
+@pytest.mark.parametrize("zero", [3, 128])
+def test_sums_that_leave_16_bits_are_exact(isa, kind, channels, size, kernel, zero):
     x, w = byte_operands(kind, (1, size, size, channels), (1, 37, kernel, kernel, channels))
     pad = (kernel // 2, kernel // 2)
-    check(np.moveaxis(x, 3, 1), np.moveaxis(w, 4, 2), isa=isa, zero=3, begin=pad, end=pad)
+    check(np.moveaxis(x, 3, 1), np.moveaxis(w, 4, 2), isa=isa, zero=zero, begin=pad, end=pad)
 
 
 @settings(max_examples=40, deadline=None)
