@@ -56,6 +56,9 @@ JOINED = {
 }
 """Kinds with parameters that are joined to one factor and one summand, or that meet gates, and the ports of these."""
 
+SCALED = {"LayerNorm": 1, "RMSNorm": 1}
+"""Kinds that multiply numbers that may round to 0 by a parameter, and its port."""
+
 NARROW = frozenset({"bf16", "f16", "f8_e4m3", "f8_e5m2"})
 
 Mask = np.ndarray[Any, Any]
@@ -127,6 +130,8 @@ class Tensors:
             found |= ~(size <= HUGE) | ((size > 0) & (size < TINY))
         if node.kind in PRODUCTS and port < 2:
             found |= (size > 0) & (size < TINY)
+        if port == SCALED.get(node.kind):
+            found |= np.isinf(size)
         return np.asarray(found)
 
     def computed(self, node: Node, inputs: list[Any], **extra: Any) -> list[Any]:
