@@ -42,7 +42,8 @@ class CudaLowering(Lowering):
         rewrites: bool = False,
     ) -> None:
         """Append a launch on these values; steps read what it has in common with calls of the CPU's kernels."""
-        self.emit(call, args, name, is_elementwise=is_elementwise, rewrites=rewrites)  # type: ignore[arg-type]
+        in_place = range(len(args)) if is_elementwise else ()
+        self.emit(call, args, name, in_place=in_place, rewrites=rewrites)  # type: ignore[arg-type]
 
     def move(self, source: Value, place: Value) -> None:
         """Copy or convert one value into another of the same shape."""

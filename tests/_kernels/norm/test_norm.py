@@ -146,6 +146,22 @@ def test_group_norm_epilogue(axis, isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("value", [1, 1e30, np.nan])
+@pytest.mark.parametrize("shape", [(3, 8, 5, 7), (2, 24, 300), (1, 8, 1, 1)])
+def test_in_place(shape, value, isa):
+    """Results over what they are of are the same bits, of rows that are read once more in f64 too."""
+    x = sample(shape)
+    x.reshape(-1)[::97] = value
+    calls = [layer_norm(shape, begin, isa=isa) for begin in (1, -1)]
+    calls += [layer_norm(shape, -1, is_rms=True, isa=isa)]
+    calls += [group_norm(shape, groups, axis, isa=isa) for groups, axis in ((4, 1), (shape[-1], -1), (1, -1))]
+    for call in calls:
+        y = x.copy()
+        call(y, y)
+        np.testing.assert_array_equal(y, execute(call, x, Out(shape)))
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shift", [0, 1000])
 @pytest.mark.parametrize(
     ("shape", "axis"),

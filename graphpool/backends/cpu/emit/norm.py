@@ -41,7 +41,7 @@ def lower_norm(lowering: Lowering, group: AnchorGroup) -> None:
         call = group_norm(source.shape, op.attrs["groups"], axis, options)
     else:
         call = layer_norm(source.shape, op.attrs["begin_norm_axis"], options, is_rms=op.kind == "RMSNorm")
-    emit_anchor(lowering, group, call, [source, *affine, *statistics], epilogue)
+    emit_anchor(lowering, group, call, [source, *affine, *statistics], epilogue, is_in_place=True)
     _finish_all(lowering, op, statistics, math.nan if 0 in source.shape else None)
 
 
@@ -69,7 +69,8 @@ def lower_softmax(lowering: Lowering, group: AnchorGroup) -> None:
         )  # fmt: skip
 
     row = softmax_row(source.shape, axis, source.strides)
-    emit_by_rows(lowering, group, make, [source, *statistics], make_epilogue(lowering, group), row)
+    epilogue = make_epilogue(lowering, group)
+    emit_by_rows(lowering, group, make, [source, *statistics], epilogue, row, is_in_place=True)
     _finish_all(lowering, op, statistics, -math.inf if 0 in source.shape else None)
 
 

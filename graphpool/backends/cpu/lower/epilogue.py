@@ -124,16 +124,21 @@ def find_image(
 
 
 def emit_anchor(
-    lowering: Lowering, group: AnchorGroup, call: KernelCall, args: Sequence[Value], epilogue: Epilogue
-) -> None:
-    """Emit an anchor's kernel with its epilogue; `args` are those in front of the place of the result."""
-    lowering.emit(call, [*args, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering: Lowering, group: AnchorGroup, call: KernelCall, args: Sequence[Value], epilogue: Epilogue,
+    *, is_in_place: bool = False,
+) -> None:  # fmt: skip
+    """Emit an anchor's kernel with its epilogue; `args` are those in front of the place of the result.
+
+    `is_in_place`: the kernel has read what it needs of its first argument when it writes over that.
+    """
+    in_place = (len(args), 0) if is_in_place else ()
+    lowering.emit(call, [*args, epilogue.place, *epilogue.operands], epilogue.name, in_place=in_place)
     lowering.finish(group.result, epilogue.place)
 
 
 def emit_by_rows(
     lowering: Lowering, group: AnchorGroup, make: Callable[[bytes], KernelCall], args: Sequence[Value],
-    epilogue: Epilogue, row: tuple[int, int],
+    epilogue: Epilogue, row: tuple[int, int], *, is_in_place: bool = False,
 ) -> None:  # fmt: skip
     """`emit_anchor` of the kernel for a program, which is handed over rows: so many results, so far apart.
 
@@ -146,10 +151,10 @@ def emit_by_rows(
         nruns = total // largest(count, 1) if step == 1 else total
         is_apart = bool(epilogue.block) and nruns * _RUN_NS > _STEP_NS + total // _ELEMENTS_A_NS
     if not is_apart:
-        emit_anchor(lowering, group, make(epilogue.block), args, epilogue)
+        emit_anchor(lowering, group, make(epilogue.block), args, epilogue, is_in_place=is_in_place)
         return
     sums = lowering.temporary(shape)
-    lowering.emit(make(b""), [*args, sums])
+    lowering.emit(make(b""), [*args, sums], in_place=(len(args), 0) if is_in_place else ())
     emit_sum_of_parts(lowering, group, sums.reshaped((1, *shape)), None, epilogue.place, epilogue.name)
     lowering.finish(group.result, epilogue.place)
 

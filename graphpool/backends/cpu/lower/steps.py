@@ -38,8 +38,9 @@ class Step(NamedTuple):
 
     Attributes
     ----------
-    is_elementwise : bool
-        Whether the step writes its first argument alone, and may write it over one that it reads in the same order.
+    in_place : tuple of int
+        Number of the argument that the step writes, then of those that it may write it over if their elements lie
+        alike: it reads none of them again when it has written there. Empty where there is none.
     op_id : int
         Id of the first op of the group that the step belongs to.
     guard : (int, bool) or None
@@ -53,7 +54,7 @@ class Step(NamedTuple):
     call: KernelCall
     args: tuple[Value, ...]
     name: str
-    is_elementwise: bool
+    in_place: tuple[int, ...]
     op_id: int
     guard: tuple[int, bool] | None = None
     scratch: Buffer | None = None
@@ -111,13 +112,13 @@ class Emitter:
         args: Sequence[Value],
         name: str | None = None,
         *,
-        is_elementwise: bool = False,
+        in_place: Sequence[int] = (),
         rewrites: bool = False,
     ) -> None:
         """Append a kernel call on these values, in the kernel's order; calls without work are left out."""
         if call.ntasks > 0:
             label = f"{call.kernel.name}:{call.kernel.isa}" + ("" if name is None else f" {name}")
-            made = Step(call, tuple(args), label, is_elementwise, self.op_id, self.guard, rewrites=rewrites)
+            made = Step(call, tuple(args), label, tuple(in_place), self.op_id, self.guard, rewrites=rewrites)
             self.steps.append(made)
 
     def move(self, source: Value, place: Value) -> None:
@@ -136,8 +137,8 @@ class Emitter:
     def run_program(
         self, builder: EltwiseBuilder, args: Sequence[Value], name: str | None = None, *, is_elementwise: bool = False
     ) -> None:
-        """Append an elementwise program."""
-        self.emit(builder.build(), args, name, is_elementwise=is_elementwise)
+        """Append an elementwise program; `is_elementwise`: it writes its first argument alone."""
+        self.emit(builder.build(), args, name, in_place=range(len(args)) if is_elementwise else ())
 
     def positions(self, count: int) -> Value:
         """The numbers 0, 1, ..., s32."""

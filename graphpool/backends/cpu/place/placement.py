@@ -1,14 +1,14 @@
 """Which bytes a step's values take: temporaries in the arena, and what may lie in one place.
 
-An elementwise step may write over an operand that it reads in the same order and that nobody reads afterwards: inside
-the arena that is done here, for external tensors it is reported as in-place ports, which the caller may use.
+A step may write over an operand that it has read by then, as elementwise ones do, and that nobody reads afterwards:
+inside the arena that is done here, for external tensors it is reported as in-place ports, which the caller may use.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...._sizes import key_of
+from ...._sizes import is_variable, key_of
 from ....runtime._program import ARENA, FIRST_EXTERNAL
 from ....runtime.temporaries import ALIGNMENT, Temporaries
 from ....schedule.ordering import happens_before
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ....memory import Planner
     from ....schedule import Schedule
     from ..lower.steps import Step
-    from ..lower.values import Buffer
+    from ..lower.values import Buffer, Value
 
 __all__ = ["ALIGNMENT", "find_inplace_ports", "find_temporaries", "uses_of"]
 
@@ -64,10 +64,10 @@ def _share(
     """Temporary -> the temporary whose bytes it takes over, or itself."""
     homes: dict[Buffer, Buffer] = {}
     for number, step in enumerate(steps):
-        place = step.args[0].buffer if step.is_elementwise else None
+        place = step.args[step.in_place[0]].buffer if step.in_place else None
         if place is not None and place.base == ARENA and place.within is None and uses[place][0] == number:
-            for value in step.args[1:]:
-                source = value.buffer.whole
+            for argument in step.in_place[1:]:
+                source = step.args[argument].buffer.whole
                 dies_here = source.base == ARENA and _is_last(uses[source], number, precedes)
                 is_as_large = key_of(source.nbytes) == key_of(place.nbytes)  # for all sizes
                 if dies_here and source is not place and is_as_large and _is_aligned(step, source):
@@ -84,20 +84,26 @@ def _is_last(numbers: Sequence[int], last: int, precedes: Callable[[int, int], b
 
 
 def _is_aligned(step: Step, source: Buffer) -> bool:
-    """Whether the elementwise step reads each element of `source` just where it writes one of its result."""
-    place = step.args[0]
+    """Whether the step reads each element of `source` just where it writes one of its result."""
+    place = step.args[step.in_place[0]]
+    geometry = _geometry_of(place)
     return all(
-        (value.dtype, value.shape, value.strides, value.offset)
-        == (place.dtype, place.shape, place.strides, place.offset)
-        for value in step.args[1:]
-        if value.buffer.whole is source
+        _geometry_of(value) == geometry
+        for number, value in enumerate(step.args)
+        if number != step.in_place[0] and value.buffer.whole is source
     )
 
 
+def _geometry_of(value: Value) -> tuple[object, ...]:
+    """How elements lie, axes of one element left out, whose strides mean nothing."""
+    axes = [pair for pair in zip(value.shape, value.strides, strict=True) if is_variable(pair[0]) or pair[0] != 1]
+    return value.dtype, value.offset, axes
+
+
 def _writes_all(step: Step, base: int) -> bool:
-    """Whether the elementwise step writes the whole of what the base pointer points to."""
-    place = step.args[0].buffer
-    return place.base == base and place.within is None
+    """Whether the step writes, in place, the whole of what the base pointer points to."""
+    place = step.args[step.in_place[0]].buffer if step.in_place else None
+    return place is not None and place.base == base and place.within is None
 
 
 def find_inplace_ports(
@@ -106,7 +112,7 @@ def find_inplace_ports(
     outputs: Sequence[LogicalTensor],
     schedule: Schedule | None = None,
 ) -> list[tuple[int, int]]:
-    """Pairs of ports that may share a buffer: one elementwise step reads the input, last of all, and writes the output.
+    """Pairs of ports that may share a buffer: one step in place reads the input, last of all, and writes the output.
 
     Every port is in one pair at most. Cost: linear in the steps' arguments and in the ports.
     """
@@ -123,9 +129,10 @@ def find_inplace_ports(
     pairs: dict[int, int] = {}
     for j, output in enumerate(outputs, FIRST_EXTERNAL + len(inputs)):
         writer = first_write.get(j)
-        if writer is None or not steps[writer].is_elementwise or not _writes_all(steps[writer], j):
+        if writer is None or not _writes_all(steps[writer], j):
             continue
-        candidates = [i for i in {v.buffer.base for v in steps[writer].args} if FIRST_EXTERNAL <= i < j]
+        read = {steps[writer].args[argument].buffer.base for argument in steps[writer].in_place[1:]}
+        candidates = [i for i in read if FIRST_EXTERNAL <= i < j]
         for i in sorted(candidates):
             source = inputs[i - FIRST_EXTERNAL] if i - FIRST_EXTERNAL < len(inputs) else None
             if source is None or source.id in pairs or source.property is PropertyType.CONSTANT:

@@ -13,6 +13,9 @@ from graphpool.backends.cpu.place.link import _with_scratch
 from graphpool.backends.cpu.place.placement import find_temporaries
 from graphpool.runtime._program import ARENA, FIRST_EXTERNAL, Program, count_scratch, count_threads
 from graphpool.typing import DataType
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_inputs
+from tests.helpers.partitions import assert_close, run_partitions, run_reference
 
 
 def chain(rows, columns, count):
@@ -22,7 +25,7 @@ def chain(rows, columns, count):
     between = [Buffer(ARENA, rows * columns * 4) for _ in range(count - 1)]
     buffers = [ends[0], *between, ends[1]]
     values = [Value(DataType.F32, (rows, columns), (columns, 1), buffer) for buffer in buffers]
-    return [Step(call, (target, source), "norm", False, k) for k, (source, target) in enumerate(pairwise(values))]
+    return [Step(call, (target, source), "norm", (), k) for k, (source, target) in enumerate(pairwise(values))]
 
 
 @pytest.mark.parametrize("threads", [1, 3, 64])
@@ -71,3 +74,28 @@ def test_a_program_uses_the_scratch_where_it_is_told():
         np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-4)
         assert (raw[:start] == 7).all()
         assert (raw[start + compiled.scratchpad_nbytes :] == 7).all()
+
+
+@pytest.mark.parametrize("mode", ["SoftMax", "LogSoftmax", "LayerNorm", "GroupNorm"])
+@pytest.mark.parametrize("is_needed", [False, True], ids=["dies", "is read again"])
+def test_norms_write_over_what_they_are_of(mode, is_needed):
+    """Between two reshapes by axes of one element, where nobody reads that again."""
+    shape, nbytes = (2, 8, 64, 64), 2 * 8 * 64 * 64 * 4
+    norm_attrs = {"use_affine": False, "keep_stats": False}
+    attrs = {"LayerNorm": norm_attrs, "GroupNorm": norm_attrs | {"groups": 2}}.get(mode, {"axis": -1})
+    b = GraphBuilder()
+    before = b.op("StaticReshape", b.op("Exp", b.input(shape)), shape=(1, *shape), special_zero=False)
+    source = b.op("StaticReshape", before, shape=shape, special_zero=False)
+    scores = b.op("StaticReshape", b.op(mode, source, **attrs), shape=(1, *shape), special_zero=False)
+    results = [b.op("StaticTranspose", scores, order=[0, 1, 2, 4, 3])]
+    if is_needed:
+        results += [b.op("StaticTranspose", source, order=[0, 1, 3, 2])]
+    partition = b.graph.merge_partitions(b.finish())
+    values = random_inputs(b, np.random.default_rng(0))
+    expected = run_reference(partition.ops, values)
+    with gp.Engine(threads=1) as engine:
+        actual = run_partitions([partition], values, engine)
+        with partition.compile(partition.input_ports, partition.output_ports, engine) as compiled:
+            assert 1 + is_needed <= compiled.scratchpad_nbytes / nbytes < 1.1 + is_needed
+    for result in results:
+        assert_close(actual[result.id], expected[result.id], result.dtype, scale=16)
