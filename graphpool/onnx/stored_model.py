@@ -82,7 +82,8 @@ class _FolderForms(StoredForms):
         if buffer is None:
             return None
         try:
-            head, beside, forms = load_record(memoryview(buffer))
+            # a copy: while something has the mapping, the store would give it and not what others have written since
+            head, beside, forms = load_record(bytes(memoryview(buffer)))
             for name, digest in beside:
                 if digest_of_file(self._mapped.map(self._folder / name, os.O_NOFOLLOW)) != digest:
                     return None

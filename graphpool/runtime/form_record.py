@@ -7,6 +7,8 @@ somebody asks.
 
 The format is pickle's, of which the reader takes the classes of `_CLASSES` alone; it runs no other code. A parameter
 block is as powerful as code, since kernels do with memory what it says: bytes must come from who is trusted to compile.
+What is read stays where it is where it can: parameter blocks are views of the bytes, which all processes map; and what
+few ask for, descriptions of steps and programs that unpack weights, is read when somebody does.
 """
 
 from __future__ import annotations
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .form_steps import FormSteps
     from .partition_runs import PartitionRuns
-    from .primitive import ProgramDetails
 
 __all__ = [
     "FORMAT",
@@ -141,9 +142,7 @@ def write_form(
         [] if varies else [one.primitive for one in programs if one.primitive is not None],
         None if variable is None else variable.with_tensors(wanted), packed,
     )  # fmt: skip
-    room = io.BytesIO()
-    _Writer(room, engine, [one.partition for one in programs]).dump(text)
-    return room.getvalue(), list(distinct.values())
+    return _dump(text, engine, [one.partition for one in programs]), list(distinct.values())
 
 
 def read_form(
@@ -163,7 +162,7 @@ def read_form(
     describe : Described
         Has graph and partitions made.
     """
-    text: _Record = _Reader(io.BytesIO(data), engine, describe).load()
+    text: _Record = _load(data, engine, describe)
     values = contents()
     graph: Any = Deferred(lambda: describe.form.graph)
     names: Any = Deferred(lambda: describe.form.names)
@@ -279,14 +278,42 @@ FORMAT = "program:1:"
 
 def dump_record(record: Any) -> bytes:
     """Tuples, lists, dicts, numbers and texts, and objects of the classes of forms, as bytes for `load_record`."""
-    room = io.BytesIO()
-    _Writer(room).dump(record)
-    return room.getvalue()
+    return _dump(record)
 
 
 def load_record(data: Any) -> Any:
-    """What `dump_record` wrote; raises whatever it meets where the bytes are others."""
-    return _Reader(io.BytesIO(data)).load()
+    """What `dump_record` wrote; raises whatever it meets where the bytes are others.
+
+    Large parts of it are views of the data, which must not change.
+    """
+    return _load(data)
+
+
+_ALIGNMENT = 16
+"""Of the parts of a record. Unit: bytes."""
+
+
+def _dump(record: Any, engine: Engine | None = None, partitions: Sequence[Any] = ()) -> bytes:
+    """The number of parts and the size of each, then the parts: a pickle, and the buffers beside it."""
+    room, beside = io.BytesIO(), []  # type: ignore[var-annotated]
+    _Writer(room, beside, engine, partitions).dump(record)
+    parts = [room.getbuffer(), *(buffer.raw() for buffer in beside)]
+    made = bytearray(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
+    for part in parts:
+        made += bytes(-len(made) % _ALIGNMENT)
+        made += part
+    return bytes(made)
+
+
+def _load(data: Any, engine: Engine | None = None, described: Described | None = None) -> Any:
+    whole = np.frombuffer(data, np.uint8)
+    count = int(whole[:8].view(np.int64)[0])
+    parts, end = [], 8 * (1 + count)
+    for nbytes in whole[8:end].view(np.int64).tolist():
+        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+        end = begin + nbytes
+        parts.append(whole[begin:end])
+    return _Reader(io.BytesIO(parts[0].data), parts[1:], engine, described).load()
 
 
 _CLASSES = {
@@ -322,8 +349,10 @@ _CLASSES = {
 class _Writer(pickle.Pickler):
     """Pickles what `_CLASSES` names."""
 
-    def __init__(self, room: io.BytesIO, engine: Engine | None = None, partitions: Sequence[Any] = ()) -> None:
-        super().__init__(room, 5)
+    def __init__(
+        self, room: io.BytesIO, beside: list[pickle.PickleBuffer], engine: Engine | None, partitions: Sequence[Any]
+    ) -> None:  # fmt: skip
+        super().__init__(room, 5, buffer_callback=beside.append)
         self._engine = engine
         self._numbers = {id(partition): number for number, partition in enumerate(partitions)}
 
@@ -348,8 +377,10 @@ class _Writer(pickle.Pickler):
 class _Reader(pickle.Unpickler):
     """Takes what `_CLASSES` names, and nothing else."""
 
-    def __init__(self, room: io.BytesIO, engine: Engine | None = None, described: Described | None = None) -> None:
-        super().__init__(room)
+    def __init__(
+        self, room: io.BytesIO, beside: Sequence[Any], engine: Engine | None, described: Described | None
+    ) -> None:  # fmt: skip
+        super().__init__(room, buffers=beside)
         self._engine, self._described = engine, described
 
     def persistent_load(self, pid: Any) -> Any:
@@ -382,15 +413,22 @@ def _reduce_call(call: KernelCall) -> tuple[Any, ...]:
         if dtype is not None:
             slot = place, dtype
             block = _with_address(block, place, 0)
-    return _call, (call.kernel.name, call.kernel.isa, block, call.ntasks, call.scratch_nbytes, slot)
+    return _call, (
+        call.kernel.name,
+        call.kernel.isa,
+        pickle.PickleBuffer(block),
+        call.ntasks,
+        call.scratch_nbytes,
+        slot,
+    )
 
 
 def _call(
-    name: str, isa: str, block: bytes, ntasks: int, scratch_nbytes: int, slot: tuple[int, str] | None
+    name: str, isa: str, block: Any, ntasks: int, scratch_nbytes: int, slot: tuple[int, str] | None
 ) -> KernelCall:
     if slot is not None:
         place, dtype = slot
-        block = _with_address(block, place, blas_slot(dtype))
+        block = _with_address(block.tobytes(), place, blas_slot(dtype))
     return KernelCall(lookup(name, isa), np.frombuffer(block, np.uint8), ntasks, scratch_nbytes)
 
 
@@ -403,14 +441,15 @@ def _with_address(block: bytes, place: int, address: int) -> bytes:
 
 def _reduce_primitive(primitive: Primitive) -> tuple[Any, ...]:
     own = primitive.program, primitive.implementations, primitive.step_ops, primitive.inplace_ports
-    return _primitive, (*own, primitive.details, primitive.constant_parts)
+    return _primitive, (*own, pickle.PickleBuffer(dump_record(primitive.details)), primitive.constant_parts)
 
 
 def _primitive(
     program: Any, implementations: Sequence[str], step_ops: Sequence[int], inplace_ports: Sequence[tuple[int, int]],
-    details: ProgramDetails, constant_parts: Sequence[ConstantPart],
+    details: Any, constant_parts: Sequence[ConstantPart],
 ) -> Primitive:  # fmt: skip
-    made = Primitive(object(), program, implementations, step_ops, inplace_ports, details, constant_parts)
+    described = partial(load_record, details)
+    made = Primitive(object(), program, implementations, step_ops, inplace_ports, described, constant_parts)
     made.evict()  # no cache keeps it for other users: it goes with its last one
     return made
 

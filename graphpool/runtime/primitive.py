@@ -14,7 +14,7 @@ from weakref import WeakSet, WeakValueDictionary
 from graphpool._dataclasses import dataclass
 from graphpool.cache import compiled_partition_cache, primitive_cache
 
-from ..fork import Locked
+from ..fork import Locked, cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -77,7 +77,7 @@ class Primitive(Locked):
         implementations: Sequence[str],
         step_ops: Sequence[int],
         inplace_ports: Sequence[tuple[int, int]],
-        details: ProgramDetails,
+        details: ProgramDetails | Callable[[], ProgramDetails],
         constant_parts: Sequence[ConstantPart] = (),
     ) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Primitive(Locked):
         self.implementations = tuple(implementations)
         self.step_ops = tuple(step_ops)
         self.inplace_ports = tuple(inplace_ports)
-        self.details = details
+        self._described = details
         self.constant_parts = tuple(constant_parts)
         self.nbytes = program.nbytes + sum(part.program.nbytes for part in self.constant_parts)
         self.is_evicted = False
@@ -94,6 +94,11 @@ class Primitive(Locked):
         self._forms: list[Hashable] = []
         self._others: dict[int, tuple[int, Callable[[], Buffers]]] = {}
         _by_serial[program.serial] = self
+
+    @cached_property
+    def details(self) -> ProgramDetails:
+        """What is known of the steps, read when it is first asked for where the program was."""
+        return self._described() if callable(self._described) else self._described
 
     def add_program(self, program: Program, buffers: Callable[[], Buffers]) -> None:
         """Let recordings find it by a program for other sizes, which has other buffers."""

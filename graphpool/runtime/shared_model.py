@@ -21,6 +21,7 @@ from .constant_part import address_of
 from .engine import Engine
 from .file_arrays import open_references, refer_to_files
 from .model import Model
+from .model_step import ALIGNMENT
 from .stored_forms import SharedForms, StoredForm, StoredSpecialiser
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedModel", "share"]
 
 _LEAST_NBYTES = 64 * 2**10
-"""Arrays from this size on are shared; smaller ones are copied by each process. Unit: bytes."""
+"""Arrays from this size on have names of their own. Unit: bytes."""
 
 
 class SharedModel:
@@ -131,10 +132,15 @@ class SharedModel:
 
     def _load(self, store: PackedStore | SealedStore, text: _Text) -> Any:
         """What a pickle of the sharing process holds."""
-        buffers = [self._content(store, key) for key in text.buffers]
-        for key, buffer in zip(text.buffers, buffers, strict=True):
-            _name_content(buffer, key)
-        return pickle.loads(self._text(store, text.own), buffers=map(memoryview, buffers))  # noqa: S301
+        own = self._text(store, text.own)
+        buffers: list[Any] = []
+        for place in pickle.loads(own[text.places :]):  # noqa: S301
+            if isinstance(place, PackedKey):
+                buffers.append(self._content(store, place))
+                _name_content(buffers[-1], place)
+            else:
+                buffers.append(own[slice(*place)])
+        return pickle.loads(own[text.content :], buffers=map(memoryview, buffers))  # noqa: S301
 
     def _text(self, store: PackedStore | SealedStore, key: PackedKey) -> memoryview:
         """What can do whatever code can: it is that of which the handle has the digest, or refused."""
@@ -257,25 +263,34 @@ def _forms_of(model: Model, arrays: dict[PackedKey, Any]) -> _Text | None:
 
 
 class _Text(NamedTuple):
-    """The keys of a pickle and of the arrays that it leaves out, all of which workers map."""
+    """Where a pickle is, and the arrays that it leaves out, all of which workers map.
+
+    What has the key `own` begins with the small ones. From `places` on is a list, told by a pickle: of each array begin
+    and end, or the key of a large one. From `content` on is the pickle.
+    """
 
     own: PackedKey
-    buffers: list[PackedKey]
+    places: int
+    content: int
 
     @classmethod
     def of(cls, content: Any, arrays: dict[PackedKey, Any]) -> _Text:
         """A pickle; it and the arrays that it leaves out are added to others."""
-        keys: list[PackedKey] = []
+        places: list[PackedKey | tuple[int, int]] = []
+        small = bytearray()
 
-        def keep_out(buffer: pickle.PickleBuffer) -> bool:
-            """Whether the buffer is in the pickle, and not beside it."""
+        def keep_out(buffer: pickle.PickleBuffer) -> None:
             raw = buffer.raw()
-            if raw.nbytes < _LEAST_NBYTES:
-                return True
-            keys.append(_add(arrays, raw, "array", digest_of(raw)))
-            return False
+            if raw.nbytes >= _LEAST_NBYTES:
+                places.append(_add(arrays, raw, "array", digest_of(raw)))
+                return
+            small.extend(bytes(-len(small) % ALIGNMENT))
+            places.append((len(small), len(small) + raw.nbytes))
+            small.extend(raw)
 
-        return cls(_add_text(arrays, pickle.dumps(content, 5, buffer_callback=keep_out)), keys)
+        text = pickle.dumps(content, 5, buffer_callback=keep_out)
+        told = pickle.dumps(places, 5)
+        return cls(_add_text(arrays, bytes(small) + told + text), len(small), len(small) + len(told))
 
 
 def _add_text(contents: dict[PackedKey, Any], text: bytes, what: str = "text") -> PackedKey:

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from functools import cache, partial
 from math import prod
+from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,12 +136,15 @@ class FormRequest(NamedTuple):
 
 
 class StoredForm(NamedTuple):
-    """A form as bytes, maybe of a mapping, what tells it from others, and its constants as of `tell_content`."""
+    """A form as a buffer, maybe of a mapping, what tells it from others, and its constants as of `tell_content`."""
 
     pattern: Any
     sizes: tuple[int, ...]
-    data: bytes | memoryview
+    data: Any
     constants: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredForm, (self.pattern, self.sizes, PickleBuffer(self.data), self.constants)
 
 
 class StoredForms:

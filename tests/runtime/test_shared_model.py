@@ -4,6 +4,9 @@ import threading
 
 import numpy as np
 import pytest
+from onnx import TensorProto
+from onnx.helper import make_graph, make_model, make_node, make_tensor_value_info
+from onnx.numpy_helper import from_array
 
 import graphpool as gp
 from graphpool import mapped_file
@@ -58,6 +61,30 @@ def test_packed_weights_and_constants_are_mapped_by_all(tmp_path, source, place)
         assert alone.engine.threads == 1
     assert (handle.nbytes is None) == (place == "folder")
     assert "products" in repr(handle) or source != "proto"
+
+
+def test_small_arrays_and_parameter_blocks_are_those_of_the_shared_memory():
+    """A worker's program reads them there, whoever else does; a description of its steps is made when asked for."""
+    bias = np.arange(64, dtype=np.float32)
+    nodes = [make_node("Add", ["x", "bias"], ["h"]), make_node("Softmax", ["h"], ["y"])]
+    ports = [make_tensor_value_info(name, TensorProto.FLOAT, [2, 64]) for name in "xy"]
+    proto = make_model(make_graph(nodes, "small", ports[:1], ports[1:], [from_array(bias, "bias")]))
+    with gp.onnx.load(proto, threads=1) as model:
+        handle = gp.share(model)
+    store = SealedStore.open(handle._store.name)
+    with handle.open() as copy:
+        executable = copy.specialise()
+        small = [array for array in executable.form.constants.values() if array.nbytes < 2**16]
+        [primitive] = [step.compiled.primitive for step in executable._steps]
+        blocks = [call.params for call in primitive.program.calls]
+        assert len(small) == 1
+        assert len(blocks) >= 1
+        for array in (*small, *blocks):
+            assert 0 <= array.ctypes.data - store._start <= store.nbytes - array.nbytes
+        assert "details" not in vars(primitive)
+        assert len(primitive.details.kinds) == len(blocks)
+        expected = np.exp(bias - 63) / np.exp(bias - 63).sum()
+        np.testing.assert_allclose(copy.run({"x": np.zeros((2, 64), np.float32)})["y"][1], expected, rtol=1e-5)
 
 
 def test_an_engine_can_be_given(tmp_path):
