@@ -114,14 +114,17 @@ static void load_f8_e4m3(float *restrict dst, const void *src, int64_t offset, i
     for (; stride == 1 && i + 16 <= n; i += 16) {
         const __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(from + i)));
         const __m256i magnitude = _mm256_and_si256(x, low);
-        const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, low), _mm256_set1_epi16(0x7e00));
-        const __m256i finite = _mm256_or_si256(_mm256_and_si256(_mm256_slli_epi16(x, 8), sign),
-                                               _mm256_slli_epi16(magnitude, 7));
-        const __m256i halves = _mm256_or_si256(finite, nan);
+        const __m256i number = _mm256_blendv_epi8(_mm256_slli_epi16(magnitude, 7), _mm256_set1_epi16(0x7e00),
+                                                  _mm256_cmpeq_epi16(magnitude, low)); /* NaN for the largest */
+        const __m256i halves = _mm256_or_si256(_mm256_and_si256(_mm256_slli_epi16(x, 8), sign), number);
+#if defined(__AVX512F__)
+        _mm512_storeu_ps(dst + i, _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(256)));
+#else
         const __m256 first = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
         const __m256 second = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
         _mm256_storeu_ps(dst + i, _mm256_mul_ps(first, _mm256_set1_ps(256)));
         _mm256_storeu_ps(dst + i + 8, _mm256_mul_ps(second, _mm256_set1_ps(256)));
+#endif
     }
 #endif
     if (i < n)

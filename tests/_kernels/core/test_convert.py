@@ -161,3 +161,13 @@ def test_four_bit_load_by_stride():
     packed = np.array([0x10, 0x32, 0x54], np.uint8)
     result = convert(packed, 2, "u4", "f32", isas()[-1], src_stride=3).view(np.float32)
     assert result.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("isa", isas())
+def test_vectors_give_the_bits_of_single_numbers_of_f8_e4m3(isa):
+    """NaN included, whose sign stays."""
+    codes = all_codes("f8_e4m3")
+    apart = np.zeros(3 * len(codes), codes.dtype)
+    apart[::3] = codes
+    whole = convert(codes, 256, "f8_e4m3", "f32", isa)
+    np.testing.assert_array_equal(whole, convert(apart, 256, "f8_e4m3", "f32", isa, src_stride=3))
