@@ -18,9 +18,9 @@ from graphpool.typing import DataType
 from .nibbles import Nibbles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
-__all__ = ["Reading", "filled", "is_one_number", "memory_of", "read_as", "reading_of"]
+__all__ = ["Reading", "content_key", "filled", "is_one_number", "memory_of", "read_as", "reading_of"]
 
 _LARGE_NBYTES = 2**16
 """Smaller arrays are dense: kernels take vectors whose elements follow one another, and would copy others."""
@@ -62,6 +62,14 @@ def memory_of(value: Any) -> Any:
     if is_one_number(value):
         return value[(slice(1),) * value.ndim]
     return value
+
+
+def content_key(value: Any) -> Hashable:
+    """Equal for constants that lie in one memory, while both are alive: importers view a weight anew for each form."""
+    memory = memory_of(value)
+    if isinstance(memory, np.ndarray) and memory.nbytes and not memory.dtype.hasobject:
+        return memory.__array_interface__["data"][0], memory.nbytes
+    return id(value)
 
 
 def reading_of(value: Any) -> Reading | None:

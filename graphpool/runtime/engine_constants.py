@@ -15,7 +15,7 @@ from graphpool.memory._budget import CONSTANTS
 from graphpool.memory._check import out_of_memory
 from graphpool.memory.adaptors import TracedResource
 
-from .constant_memory import memory_of
+from .constant_memory import content_key, memory_of
 from .constant_part import held_nbytes, mapped_nbytes
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class EngineConstants(Locked):
         self._device = kind, index
         self.resource = LimitingResource(TracedResource(source, CONSTANTS_TRACE_DOMAIN), budget, takes_spare=True)
         self._budget = budget
-        self._weights: dict[int, Any] = {}  # address of the object -> the object, which lives on
-        self._holders: defaultdict[int, int] = defaultdict(int)
+        self._weights: dict[Hashable, Any] = {}  # by `content_key`; they live on
+        self._holders: defaultdict[Hashable, int] = defaultdict(int)
         self._charging = threading.RLock()
         self.kept_keys: Callable[[], Collection[Hashable]] = tuple  # of cached constants that nobody may evict now
         budget.register(self, stage=CONSTANTS)
@@ -71,7 +71,7 @@ class EngineConstants(Locked):
         OutOfMemoryError
             They do not fit; nothing is held.
         """
-        distinct = {id(weight): weight for weight in weights}
+        distinct = {content_key(weight): weight for weight in weights}
         with self._charging:  # who comes second finds what is charged, not what may be refused yet
             missing = self._add(distinct)
             try:
@@ -81,7 +81,7 @@ class EngineConstants(Locked):
                 self._budget.uncharge(self._forget(distinct) - missing)  # what others have let go of meanwhile
                 raise
 
-    def _add(self, distinct: dict[int, Any]) -> int:
+    def _add(self, distinct: dict[Hashable, Any]) -> int:
         """One holder more of each; the bytes of those that nobody else holds.
 
         A finaliser may strike between two lines and release others; so each line leaves the counts right.
@@ -102,14 +102,14 @@ class EngineConstants(Locked):
     def missing_nbytes(self, weights: Iterable[Any]) -> int:
         """What `hold` would charge now. Unit: bytes."""
         with self._lock:
-            distinct = {id(weight): weight for weight in weights}
+            distinct = {content_key(weight): weight for weight in weights}
             return sum(self.nbytes_of(weight) for key, weight in distinct.items() if key not in self._weights)
 
     def release(self, weights: Iterable[Any]) -> None:
         """Take back one `hold` of the same arrays."""
-        self._budget.uncharge(self._forget({id(weight): weight for weight in weights}))
+        self._budget.uncharge(self._forget({content_key(weight): weight for weight in weights}))
 
-    def _forget(self, distinct: dict[int, Any]) -> int:
+    def _forget(self, distinct: dict[Hashable, Any]) -> int:
         """One holder less of each; the bytes of those that nobody holds any more."""
         freed = 0
         with self._lock:

@@ -70,7 +70,7 @@ class Executable(ResizableForm):
     pairs share their bytes. Outputs are fresh arrays, which the last partition writes directly. Partitions and host
     functions follow one another; where there may be several streams, host functions come between as seldom as can be.
 
-    `bound` has tensors of constants by the identity of their content, from other forms and for others, so that a
+    `bound` has tensors of constants by the key of their content, from other forms and for others, so that a
     content is fingerprinted once. `packed` grows by what stands for constants from now on, to be closed with the model.
     With `steps` nothing is compiled: they were read, with the form. `key` tells it from others, as of `FormRequest`; it
     is None if it is not to be stored. `results` gives fresh results, shared with other forms. `precomputed` as in
@@ -94,7 +94,7 @@ class Executable(ResizableForm):
         self,
         form: ModelForm,
         engine: Engine,
-        bound: MutableMapping[int, Tensor] | None = None,
+        bound: MutableMapping[Hashable, Tensor] | None = None,
         name: str = "model",
         options: ScheduleOptions = SEQUENTIAL,
         weights: str = "scoped",

@@ -12,7 +12,7 @@ from graphpool.mapped_file import MappedFile
 
 from ._constants import packed_key
 from ._tensor import Tensor
-from .constant_memory import memory_of
+from .constant_memory import content_key, memory_of
 from .constant_part import file_of, held_nbytes
 from .mapped_reads import MappedReads, reads_of, rows_read
 from .packed_weight import PackedWeight, replacing_parts
@@ -64,7 +64,7 @@ class FormConstants:
         described: Mapping[int, LogicalTensor],
         steps: Sequence[ModelStep],
         stream: Stream,
-        bound: MutableMapping[int, Tensor],
+        bound: MutableMapping[Hashable, Tensor],
     ) -> None:
         self.values = dict(form.constants)
         self._tables = [one for one in form.host_functions.values() if getattr(one, "nbytes", 0)]
@@ -81,7 +81,7 @@ class FormConstants:
 
         These are the `contents`, see `EngineConstants.nbytes_of`.
         """
-        return {id(value): self._engine.constants.nbytes_of(value) for value in self.contents}
+        return {content_key(value): self._engine.constants.nbytes_of(value) for value in self.contents}
 
     @property
     def contents(self) -> list[Any]:
@@ -103,7 +103,7 @@ class FormConstants:
         for use in self._all_uses():
             contents = [self.values.get(use.step.inputs[position]) for position in use.part.sources]
             if not any(isinstance(content, PackedWeight) for content in contents):
-                found[use.part.key, tuple(map(id, contents))] = use.part.nbytes
+                found[use.part.key, tuple(map(content_key, contents))] = use.part.nbytes
         return found
 
     def close(self, keeps: bool) -> None:
@@ -132,13 +132,13 @@ class FormConstants:
 
     def _reads_of(self, rows_nbytes: Mapping[int, int | None]) -> MappedReads:
         """Reads of so many bytes of each constant, None for all of it; those in no file are passed over."""
-        reads: dict[int, MappedReads] = {}
+        reads: dict[Hashable, MappedReads] = {}
         for tensor_id, nbytes in rows_nbytes.items():
             value = self.values[tensor_id]
             file = file_of(value)
             if nbytes != 0 and file is not None:
                 one = reads_of(memory_of(value), file, nbytes)
-                reads[id(value)] = replace(one, counted_nbytes=self._engine.constants.nbytes_of(value))
+                reads[content_key(value)] = replace(one, counted_nbytes=self._engine.constants.nbytes_of(value))
         return MappedReads.joined(reads.values())
 
     def inputs_of(self, step: ModelStep) -> tuple[Tensor, ...]:
@@ -205,7 +205,7 @@ class FormConstants:
                 cache.evict_idle(key, self._engine.constants.resource)
         self.prepare()
 
-    def _bind(self, tensor_id: int, bound: MutableMapping[int, Tensor]) -> Tensor:
+    def _bind(self, tensor_id: int, bound: MutableMapping[Hashable, Tensor]) -> Tensor:
         """The tensor of a constant: the one that other forms use, if it is the same.
 
         A packed weight is unpacked if this form wants it in another way.
@@ -216,10 +216,10 @@ class FormConstants:
             if uses and all(use.part.key == value.part.key for use in uses):
                 return self._stand_in(tensor_id, value, [(use, value.key, value.buffer) for use in uses])
             value = self.values[tensor_id] = np.asarray(value)
-        tensor = bound.get(id(value))
+        tensor = bound.get(content_key(value))
         if tensor is None or tensor.lt != self._described[tensor_id]:
             data = value if isinstance(value, np.ndarray) else memory_of(value)
-            tensor = bound[id(value)] = Tensor(self._described[tensor_id], self._engine, data)
+            tensor = bound[content_key(value)] = Tensor(self._described[tensor_id], self._engine, data)
         return tensor
 
     def _uses(self, tensor_id: int) -> list[_Use]:
@@ -246,7 +246,7 @@ class FormConstants:
             uses = self._uses(tensor_id) if held_nbytes(value) else []
             weight = self._pack(tensor_id, uses) if uses else None
             if weight is not None:
-                if all(other is not value for other in self.values.values()):
+                if content_key(value) not in map(content_key, self.values.values()):
                     self._engine.constants.release([value])
                 packed.append(weight)
                 if self._form.forget is not None:

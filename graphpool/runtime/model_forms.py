@@ -39,7 +39,7 @@ from .stored_forms import FormRequest, StoredSpecialiser, context_of
 from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 
     from graphpool.cache import ConstantBuffer, PackedKey
     from graphpool.memory import BufferInfo
@@ -161,7 +161,7 @@ class ModelForms(ModelRun):
         engine.budget.register(self.cache, stage=IDLE_PRIMITIVES, keeper=keeper)
         self.sessions = Sessions()
         self.stream = Stream(engine) if stream is None else stream
-        self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self._bound: WeakValueDictionary[Hashable, Tensor] = WeakValueDictionary()
         self._packed: list[PackedWeight] = []
         self._results = ResultArrays(engine.host_budget, f"results of {name}", grows=shapes is None, keeper=keeper)
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}", keeper)

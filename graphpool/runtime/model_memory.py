@@ -16,6 +16,7 @@ from graphpool.errors import InvalidArgumentError, brief, explain
 from graphpool.fork import Locked
 
 from ._counters import UseCount
+from .constant_memory import content_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -278,7 +279,7 @@ class ModelMemory(Locked):
     def keep_source(self, forms: Sequence[Executable]) -> None:
         """Keep charged what stays in memory so that forms can be made again, which those hold that are given up."""
         nbytes_of, stays = self._order.constants.nbytes_of, self._lasting()
-        held = {id(content): content for content in self._source} | _constants_of(forms)
+        held = {content_key(content): content for content in self._source} | _constants_of(forms)
         self._hold_source([value for key, value in held.items() if key in stays and nbytes_of(value)])
         self._undo()
 
@@ -310,12 +311,12 @@ class ModelMemory(Locked):
     def uncharge_unread(self, contents: Iterable[Any]) -> None:
         """A form is about to be charged for its contents: others are not counted from now on."""
         if self._source:
-            read = set(map(id, contents))
-            self._hold_source([content for content in self._source if id(content) in read])
+            read = set(map(content_key, contents))
+            self._hold_source([content for content in self._source if content_key(content) in read])
 
-    def _lasting(self) -> dict[int, Any]:
-        """The constants that stay in memory whatever is given up, by identity."""
-        return {id(content): content for content in getattr(self._specialise, "lasting", lambda: ())()}
+    def _lasting(self) -> dict[Hashable, Any]:
+        """The constants that stay in memory whatever is given up, by `content_key`."""
+        return {content_key(content): content for content in getattr(self._specialise, "lasting", lambda: ())()}
 
     @property
     def variable_nbytes(self) -> int:
@@ -363,7 +364,7 @@ class ModelMemory(Locked):
         return ModelUsage(
             name=self.name,
             packed_nbytes=sum(self.packed().values()),
-            constants_nbytes=sum({id(value): nbytes_of(value) for value in contents}.values()),
+            constants_nbytes=sum({content_key(value): nbytes_of(value) for value in contents}.values()),
             programs_nbytes=sum({share: share.primitive.nbytes for share in self.shares()}.values()),
             forms_nbytes=sum(form.own_nbytes for form in forms if form.is_resized),
             arenas_nbytes=self._arenas.current().stats().nbytes,
@@ -413,9 +414,9 @@ def check_priority(priority: Any) -> float:
     raise InvalidArgumentError(explain("priority", accepted="a finite number above 0", got=brief(priority), hint=hint))
 
 
-def _constants_of(forms: Iterable[Executable]) -> dict[int, Any]:
-    """Contents of constants by identity."""
-    return {id(value): value for form in forms for value in form.form.constants.values()}
+def _constants_of(forms: Iterable[Executable]) -> dict[Hashable, Any]:
+    """Contents of constants by `content_key`."""
+    return {content_key(value): value for form in forms for value in form.form.constants.values()}
 
 
 def missing_nbytes(forms: Sequence[Executable]) -> int:

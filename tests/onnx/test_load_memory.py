@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import graphpool as gp
 from graphpool.onnx.node import Node
 from tests.helpers.tree import ROOT
 
@@ -225,3 +226,28 @@ def test_of_an_encoder_stays_its_table(step, kind, tmp_path):
     file_nbytes = (tmp_path / "model.onnx").stat().st_size
     peak, _, _, in_use, *_ = run_child(kind, tmp_path, SIDE)
     assert peak <= 1.10 * (file_nbytes + in_use)
+
+
+def test_of_weights_that_each_form_views_anew_one_is_counted():
+    rng, (k, n) = np.random.default_rng(3), (512, 768)
+    weights = {
+        "w": rng.integers(0, 256, (n, k // 32, 16), dtype=np.uint8), "s": rng.random(n * k // 32, dtype=np.float32)
+    }  # fmt: skip
+    attrs = {"K": k, "N": n, "bits": 4, "block_size": 32}
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **attrs)
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", size]) for name, size in (("x", k), ("y", n))
+    ]
+    graph = helper.make_graph(
+        [node], "products", ports[:1], ports[1:], list(map(onnx.numpy_helper.from_array, weights.values(), weights))
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    content = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    plain_nbytes = sum(array.nbytes for array in weights.values())
+    with gp.Engine("cpu", threads=1) as engine, gp.onnx.load(content, engine=engine) as model:
+        for rows in (100, 1):
+            model.run({"x": np.ones((rows, k), np.float32)})
+            stats = model.stats()
+            assert plain_nbytes <= stats.constants_nbytes < plain_nbytes + 64  # a zero point of each form
+            assert engine.budget.holdings()["constants"] == stats.constants_nbytes + stats.cached_nbytes
+        assert stats.compilations > 1

@@ -100,7 +100,7 @@ class GpuConstants(FormConstants):
         described: Mapping[int, LogicalTensor],
         steps: Sequence[ModelStep],
         stream: Stream,
-        bound: MutableMapping[int, Tensor],
+        bound: MutableMapping[Hashable, Tensor],
     ) -> None:
         super().__init__(form, described, steps, stream, bound)
         needed = [i for i in self.tensors if i in _on_device(steps) and described[i].nbytes]
@@ -109,7 +109,7 @@ class GpuConstants(FormConstants):
         self._cache = constant_tensor_cache(self._engine.kind, self._engine.index)
         self._literals_nbytes = sum(compiled.literals_nbytes for _, compiled in _launching(steps))
 
-    def _bind(self, tensor_id: int, bound: MutableMapping[int, Tensor]) -> Tensor:
+    def _bind(self, tensor_id: int, bound: MutableMapping[Hashable, Tensor]) -> Tensor:
         """A tensor that has its memory when it was copied."""
         return Tensor.at(self._described[tensor_id], self._engine)
 
