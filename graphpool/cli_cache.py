@@ -1,13 +1,14 @@
-"""``graphpool cache``: the caches that a process starts with, and policies replayed on a recorded trace."""
+"""``graphpool cache``: the caches that a process starts with, those on the disk, policies on a recorded trace."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import cache
+from . import cache, config
 from .cache.policies import policy_names
 from .cache.process import ENGINE_KINDS
+from .cache.program_folder import ProgramFolder
 from .cache.traces import compare_policies, distinct_nbytes, read_trace
 from .cli_terminal import written
 from .errors import InvalidArgumentError, explain
@@ -30,6 +31,12 @@ def add_cache(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) 
     commands.add_parser("show", help=text, description=text, parents=[common]).set_defaults(
         command=show_caches, name="cache show"
     )
+    text = (
+        "Remove the compiled programs that are kept in the user's cache folder, or where GRAPHPOOL_PROGRAM_FOLDER says."
+    )
+    commands.add_parser("clear", help=text, description=text, parents=[common]).set_defaults(
+        command=clear_programs, name="cache clear"
+    )
     text = "Replay a trace of constants over policies and capacities, beside the best that foresight could do."
     parser = commands.add_parser("replay", help=text, description=text, parents=[common])
     parser.set_defaults(command=replay_trace, name="cache replay")
@@ -49,14 +56,30 @@ def add_cache(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) 
 
 def show_caches(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Capacities and policies; nothing is cached yet."""
-    store = cache.packed_store()
+    store, programs = cache.packed_store(), _programs()
     return {
         "primitive_cache_entries": cache.get_primitive_cache_capacity(),
         "compiled_partition_cache_entries": cache.get_compiled_partition_cache_capacity(),
         "constant_tensor_cache": {kind: _describe(kind) for kind in ENGINE_KINDS},
         "packed_store": None if store is None else {"path": str(store.path), "nbytes": store.stats().nbytes},
+        "program_folder": None if programs is None else {"path": str(programs.path), "nbytes": programs.nbytes},
         "policies": policy_names(),
     }, True
+
+
+def clear_programs(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """How many bytes are gone."""
+    programs = _programs()
+    if programs is None:
+        return {"path": None, "freed_nbytes": 0}, True
+    before_nbytes = programs.nbytes
+    programs.clear()
+    return {"path": str(programs.path), "freed_nbytes": before_nbytes - programs.nbytes}, True
+
+
+def _programs() -> ProgramFolder | None:
+    path = config.program_folder()
+    return None if path is None else ProgramFolder(path)
 
 
 def _describe(kind: str) -> Report:

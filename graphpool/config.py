@@ -139,6 +139,11 @@ VARIABLES = {
         ("GRAPHPOOL_CUBIN_FOLDER",), str, "a folder", None,
         "Folder in which compiled GPU kernels are kept; `graphpool` in the user's cache folder by default.",
     ),
+    "program_folder": Variable(
+        ("GRAPHPOOL_PROGRAM_FOLDER",), str, "a folder, or off", None,
+        "Folder in which compiled programs are kept without weights, or off; `graphpool/programs` in the user's cache "
+        "folder by default.",
+    ),
     "check_constants": Variable(
         ("GRAPHPOOL_CHECK_CONSTANTS",), _flag, "0 | 1", False,
         "Raise at executions whose constants were changed without `Tensor.invalidate`; reads them all each time.",
@@ -166,11 +171,39 @@ def origin(name: str) -> str:
     return next((spelling for spelling in VARIABLES[name].names if os.environ.get(spelling)), "default")
 
 
+def cache_folder() -> str | None:
+    """The folder ``graphpool`` in the user's cache folder; None without a home, or in the home of another user.
+
+    Root in a user's home would leave there what the user cannot remove.
+    """
+    home = os.path.expanduser("~")  # noqa: PTH111 - no pathlib
+    folder = os.environ.get("XDG_CACHE_HOME")
+    if not folder or not os.path.isabs(folder):  # noqa: PTH117
+        try:
+            if os.stat(home).st_uid != os.geteuid():  # noqa: PTH116
+                return None
+        except OSError:
+            return None
+        folder = f"{home}/.cache"
+    return f"{folder}/graphpool"
+
+
+def program_folder() -> str | None:
+    """Where compiled programs are kept without weights, if anywhere."""
+    named = get("program_folder")
+    if named is not None:
+        return None if named == "off" else str(named)
+    folder = cache_folder()
+    return None if folder is None else f"{folder}/programs"
+
+
 def describe(name: str) -> str:
     """The value of a variable as it is set, or the default in words; raises as `get`."""
     value, spelling = get(name), origin(name)
     if spelling != "default":
         return os.environ[spelling]
+    if name == "program_folder":
+        return program_folder() or "off"
     if name == "stream_schedule":
         return f"{value[0]}:{value[1]}"
     return str(value) if value or isinstance(value, bool) else "not set"

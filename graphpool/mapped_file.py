@@ -223,10 +223,18 @@ def _identity(about: os.stat_result) -> tuple[str | int, ...]:
     return _boot_id(), about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+def can_identify() -> bool:
+    """Whether the system tells enough of files for other processes to know them by what it tells."""
+    return os.access(_BOOT_ID, os.R_OK)
+
+
 @cache
 def _boot_id() -> str:
     try:
-        with os.fdopen(open_regular("/proc/sys/kernel/random/boot_id"), encoding="ascii") as file:
+        with os.fdopen(open_regular(_BOOT_ID), encoding="ascii") as file:
             return file.read().strip()
     except OSError:  # no Linux: a name of this process alone
         return str(time.time_ns())

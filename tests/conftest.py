@@ -1,6 +1,7 @@
 """What every test starts from."""
 
 import gc
+import os
 import signal
 from zlib import crc32
 
@@ -10,6 +11,8 @@ from hypothesis import HealthCheck, settings
 import graphpool as gp
 from graphpool.cache import constant_tensor_cache
 from graphpool.runtime.costs import stage_latencies, step_costs
+
+os.environ["GRAPHPOOL_PROGRAM_FOLDER"] = "off"  # for processes that tests start, too: they compile, and leave nothing
 
 # how long an example takes says nothing beside other work, under emulation and sanitizers
 settings.register_profile("unhurried", suppress_health_check=[HealthCheck.too_slow], deadline=None)

@@ -99,6 +99,23 @@ def test_show_says_what_the_environment_sets(tmp_path):
     assert found["packed_store"] == {"path": str(tmp_path), "nbytes": 0}
 
 
+def test_clear_removes_kept_programs(tmp_path):
+    folder = tmp_path / "cache" / "graphpool" / "programs"
+    folder.mkdir(parents=True)
+    (folder / "0.program").write_bytes(bytes(300))
+    (folder / "mine.txt").write_text("stays")
+    kept = {"path": str(folder), "nbytes": 300}
+    variables = {"GRAPHPOOL_PROGRAM_FOLDER": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert in_process("show", **variables)["program_folder"] == kept
+    assert in_process("clear", **variables) == {"path": str(folder), "freed_nbytes": 300}
+    assert in_process("clear", **variables) == {"path": str(folder), "freed_nbytes": 0}
+    assert in_process("show", **variables)["program_folder"] == kept | {"nbytes": 0}
+    assert (folder / "mine.txt").exists()
+    assert in_process("clear", GRAPHPOOL_PROGRAM_FOLDER="off") == {"path": None, "freed_nbytes": 0}
+    absent = str(tmp_path / "absent")
+    assert in_process("clear", GRAPHPOOL_PROGRAM_FOLDER=absent) == {"path": absent, "freed_nbytes": 0}
+
+
 def test_the_policy_of_another_package(trace, tmp_path):
     """An installed distribution offers a policy: the command and the environment variable find it by name."""
     (tmp_path / "newest_policy.py").write_text(POLICY)

@@ -13,6 +13,7 @@
     packed_folder.py PackedStore: packed weights in files that processes share; _packed_file.py: one file;
                      _digest_file.py: what the parts of a mapped file are named by; _checked_files.py: which files
                      were found undamaged
+    program_folder.py  ProgramFolder: compiled programs alone, in a folder that nobody named
     sealed_store.py  SealedStore: packed weights in anonymous memory that processes share
     _bounded.py      what both share: a bound in bytes, counters, callbacks; _check.py
 
@@ -38,11 +39,13 @@ from .process import (
     get_primitive_cache_capacity,
     packed_store,
     primitive_cache,
+    program_store,
     set_compiled_partition_cache_capacity,
     set_constant_tensor_cache,
     set_constant_tensor_cache_capacity,
     set_packed_store,
     set_primitive_cache_capacity,
+    set_program_folder,
 )
 
 if TYPE_CHECKING:
@@ -70,10 +73,12 @@ __all__ = [
     "get_primitive_cache_capacity",
     "packed_store",
     "primitive_cache",
+    "program_store",
     "set_compiled_partition_cache_capacity",
     "set_constant_tensor_cache",
     "set_constant_tensor_cache_capacity",
     "set_packed_store",
     "set_primitive_cache_capacity",
+    "set_program_folder",
     "write_trace",
 ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..fork import reset_in_child
 from ..mapped_file import open_regular
-from .identity import DIGEST_NBYTES, digest_of
+from .identity import DIGEST_NBYTES, digest_of_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,4 +79,4 @@ def _own_nbytes(descriptor: int) -> int | None:
 
 
 def _digest(identity: tuple[str | int, ...]) -> bytes:
-    return digest_of(repr(identity).encode())
+    return digest_of_text(repr(identity).encode())

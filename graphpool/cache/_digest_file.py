@@ -2,8 +2,8 @@
 
     0      magic, 8 bytes
     8      digest of the rest
-    24     length of the JSON text, 4 bytes, little-endian
-    28     JSON: what the system tells of the mapped file
+    24     length of the text, 4 bytes, little-endian
+    28     text: what the system tells of the mapped file
     ...    of each part offset and size in bytes, 8 bytes each, little-endian, and the digest of its content, 16 bytes
 
 A file is trusted only if it begins as that of this mapped file does and its digest is right.
@@ -11,14 +11,13 @@ A file is trusted only if it begins as that of this mapped file does and its dig
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from typing import TYPE_CHECKING
 
 from ..mapped_file import open_regular
 from ._packed_file import DamagedFileError
-from .identity import DIGEST_NBYTES, digest_of
+from .identity import DIGEST_NBYTES, digest_of_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     Identity = tuple[str | int, ...]
     Digests = Mapping[tuple[int, int], bytes]
 
-_MAGIC = b"GPDIGS\x00\x01"
+_MAGIC = b"GPDIGS\x00\x02"
 _PART = struct.Struct(f"<QQ{DIGEST_NBYTES}s")
 _MOST_NBYTES = 64 << 20
 """Beyond any file of this kind: one for each of two million parts."""
@@ -35,13 +34,13 @@ _MOST_NBYTES = 64 << 20
 
 def digests_name(identity: Identity) -> str:
     """A name for a mapped file, the same in every process of a machine."""
-    return digest_of(json.dumps(identity).encode()).hex() + ".digests"
+    return digest_of_text(repr(identity).encode()).hex() + ".digests"
 
 
 def encode_digests(identity: Identity, digests: Digests) -> bytes:
     """The file's bytes."""
     rest = _beginning(identity) + b"".join(_PART.pack(*place, digest) for place, digest in digests.items())
-    return _MAGIC + digest_of(rest) + rest
+    return _MAGIC + digest_of_text(rest) + rest
 
 
 def read_digests(path: Path, identity: Identity) -> dict[tuple[int, int], bytes]:
@@ -55,7 +54,7 @@ def read_digests(path: Path, identity: Identity) -> dict[tuple[int, int], bytes]
     begin = len(_MAGIC) + DIGEST_NBYTES
     start = _beginning(identity)
     parts = data[begin + len(start) :]
-    is_whole = len(data) <= _MOST_NBYTES and data[:begin] == _MAGIC + digest_of(data[begin:])
+    is_whole = len(data) <= _MOST_NBYTES and data[:begin] == _MAGIC + digest_of_text(data[begin:])
     if not is_whole or not data.startswith(start, begin) or len(parts) % _PART.size:
         raise DamagedFileError("it does not hold digests of the file that its name says")
     return {(offset, nbytes): digest for offset, nbytes, digest in _PART.iter_unpack(parts)}
@@ -63,5 +62,5 @@ def read_digests(path: Path, identity: Identity) -> dict[tuple[int, int], bytes]
 
 def _beginning(identity: Identity) -> bytes:
     """What the digests follow."""
-    text = json.dumps(identity).encode()
+    text = repr(identity).encode()
     return len(text).to_bytes(4, "little") + text

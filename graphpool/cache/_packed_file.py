@@ -2,8 +2,8 @@
 
     0      magic, 8 bytes
     8      digest of the rest of the page
-    24     length of the JSON text, 4 bytes, little-endian
-    28     JSON: the key, the number of bytes that follow and their checksum; zeros up to the end of the page
+    24     length of the text, 4 bytes, little-endian
+    28     text: the key, the number of bytes that follow and their checksum; zeros up to the end of the page
     4096   the packed weight
 
 A file is trusted only if its page is the one that would be written for its key and its bytes, so what a killed writer
@@ -12,8 +12,6 @@ or a failing disk left is a miss.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,7 @@ from ..errors import InvalidArgumentError, brief, explain
 from ..mapped_file import MappedFile, open_regular
 from ._handle import ConstantBuffer
 from ._quick import KEYS_NBYTES, Digest
-from .identity import Fingerprint, PackedKey, digest_of
+from .identity import DIGEST_NBYTES, Fingerprint, PackedKey, digest_of_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from ..typing import MemoryResource
     from ._checked_files import CheckedFiles
 
-MAGIC = b"GPPACK\x00\x02"
+MAGIC = b"GPPACK\x00\x03"
 HEADER_NBYTES = 4096
 CHUNK_NBYTES = 8 << 20
 ALIGNMENT = 64
@@ -40,7 +38,8 @@ PROGRAM = "program:"
 """Begins the layout of what is no packed weight."""
 
 
-checksum = Digest(hashlib.shake_128(b"checksums of graphpool").digest(KEYS_NBYTES))
+_keys = [digest_of_text(f"checksums of graphpool {k}".encode()) for k in range(-(-KEYS_NBYTES // DIGEST_NBYTES))]
+checksum = Digest(b"".join(_keys)[:KEYS_NBYTES])
 """126 bits, alike in every process, that tell whether bytes, of which there are as many, were damaged."""
 
 
@@ -76,7 +75,7 @@ def file_name(key: PackedKey) -> str:
     if not (is_key and isinstance(key.layout, str) and isinstance(key.isa, str)):
         accepted = "a PackedKey of a fingerprint and two strings"
         raise InvalidArgumentError(explain("key of a packed weight", accepted=accepted, got=brief(key)))
-    return digest_of(json.dumps(describe_key(key)).encode()).hex() + (".program" if is_program(key) else ".packed")
+    return digest_of_text(_text_of(describe_key(key))).hex() + (".program" if is_program(key) else ".packed")
 
 
 def is_program(key: PackedKey) -> bool:
@@ -85,9 +84,13 @@ def is_program(key: PackedKey) -> bool:
 
 
 def describe_key(key: PackedKey) -> list[Any]:
-    """What a key is, for JSON."""
+    """What a key is, for texts."""
     content = key.content
     return [content.digest.hex(), content.dtype, list(content.shape), key.layout, key.isa]
+
+
+def _text_of(described: Any) -> bytes:
+    return ascii(described).encode()
 
 
 def as_bytes(data: Any) -> memoryview:
@@ -103,26 +106,25 @@ def as_bytes(data: Any) -> memoryview:
 
 
 def _header(key: PackedKey, data: memoryview) -> bytes:
-    text = json.dumps({"key": describe_key(key), "nbytes": data.nbytes, "checksum": checksum(data).hex()}).encode()
+    text = _text_of((describe_key(key), data.nbytes, checksum(data).hex()))
     rest = len(text).to_bytes(4, "little") + text
     if len(rest) > HEADER_NBYTES - 24:
         raise InvalidArgumentError(explain("key of a packed weight", accepted="up to 3 KiB of names", got=len(text)))
     rest = rest.ljust(HEADER_NBYTES - 24, b"\0")
-    return MAGIC + digest_of(rest) + rest
+    return MAGIC + digest_of_text(rest) + rest
 
 
 def write_file(descriptor: int, key: PackedKey, data: memoryview) -> None:
-    """Write a whole file, and wait until it is on the disk."""
+    """Write a whole file."""
     write_all(descriptor, _header(key, data), data)
 
 
 def write_all(descriptor: int, *parts: bytes | memoryview) -> None:
-    """Write parts one behind the other, and wait until they are on the disk."""
+    """Write parts one behind the other."""
     for part in parts:
         view, start = memoryview(part), 0
         while start < view.nbytes:
             start += os.write(descriptor, view[start : start + CHUNK_NBYTES])
-    os.fsync(descriptor)
 
 
 def map_file(path: Path, key: PackedKey, checked: CheckedFiles | None) -> ConstantBuffer:
@@ -147,13 +149,15 @@ def map_file(path: Path, key: PackedKey, checked: CheckedFiles | None) -> Consta
     return buffer
 
 
-def copy_file(path: Path, key: PackedKey, resource: MemoryResource | None) -> ConstantBuffer:
-    """The packed weight of a file in memory of a resource, or of Python's without one.
+def copy_file(path: Path, key: PackedKey, resource: MemoryResource | None, most_nbytes: float) -> ConstantBuffer:
+    """The packed weight of a file, of so many bytes at most, in memory of a resource, or of Python's without one.
 
     Raises as `map_file`, and OutOfMemoryError.
     """
     with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb", buffering=0) as file:
         nbytes = max(os.fstat(file.fileno()).st_size - HEADER_NBYTES, 0)
+        if nbytes > most_nbytes:
+            raise DamagedFileError(f"it has {nbytes} bytes")
         page = file.read(HEADER_NBYTES)
         buffer = _allocate(nbytes) if resource is None else ConstantBuffer.allocate(resource, nbytes, ALIGNMENT)
         content, at = memoryview(buffer), 0

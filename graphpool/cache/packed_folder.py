@@ -10,6 +10,7 @@ import time
 import warnings
 from contextlib import contextmanager, suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
     from .identity import PackedKey
 
 
-class _File(NamedTuple):
+class StoredFile(NamedTuple):
+    """A file of a store, and when it was used last."""
+
     path: Path
     nbytes: int
     used_ns: int
@@ -94,6 +97,9 @@ class PackedStore:
     Source: the mapped weights of inference servers; atomic replacement as databases do it.
     """
 
+    keeps_weights = True
+    _locking = fcntl.LOCK_EX
+
     def __init__(
         self, path: str | Path, *, capacity_nbytes: int | str | None = "4GiB", mapping: str | None = None
     ) -> None:
@@ -101,7 +107,7 @@ class PackedStore:
         self._chosen = chosen = None if mapping is None else check_mapping(mapping)
         self._capacity_nbytes = check_limit(capacity_nbytes)
         try:
-            self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._make_folder()
             self.mapping = chosen or ("map" if _is_ours_alone(self.path) else "copy")
         except OSError as error:
             raise InvalidArgumentError(explain(f"store at {path}", accepted="a folder", got=error)) from error
@@ -115,6 +121,9 @@ class PackedStore:
         self._hits = self._misses = self._evictions = self._declined = 0
         reset_in_child(self)
 
+    def _make_folder(self) -> None:
+        self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+
     @property
     def keeps_programs(self) -> bool:
         """Whether compiled programs may lie there, which are as powerful as code: nobody else may write to it now."""
@@ -127,6 +136,11 @@ class PackedStore:
     def capacity_nbytes(self) -> int | None:
         """Most bytes of all files, or None. Unit: bytes."""
         return self._capacity_nbytes
+
+    @property
+    def most_nbytes(self) -> float:
+        """The most that one file may hold. Unit: bytes."""
+        return inf if self._capacity_nbytes is None else self._capacity_nbytes - HEADER_NBYTES
 
     # ---- read
 
@@ -167,7 +181,7 @@ class PackedStore:
         path, is_mapped = self.path / name, self.mapping == "map"
         try:
             checked = self._checked if is_mapped and self.keeps_programs else None
-            buffer = map_file(path, key, checked) if is_mapped else copy_file(path, key, resource)
+            buffer = map_file(path, key, checked) if is_mapped else copy_file(path, key, resource, self.most_nbytes)
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
@@ -213,7 +227,7 @@ class PackedStore:
         """
         name, view = file_name(key), as_bytes(data)
         with self._lock:
-            if self._capacity_nbytes is not None and HEADER_NBYTES + view.nbytes > self._capacity_nbytes:
+            if view.nbytes > self.most_nbytes:
                 self._declined += 1
                 return False
         try:
@@ -232,6 +246,7 @@ class PackedStore:
         descriptor = self._reserve(temporary, nbytes)
         try:
             write(descriptor)
+            self._sync(descriptor)
             with self._folder_lock():  # who lists the folder meanwhile may find the file under neither name
                 temporary.replace(self.path / name)
             self._sync_folder()
@@ -259,18 +274,19 @@ class PackedStore:
 
     def _make_room(self, nbytes: int) -> None:
         """Remove what killed writers left, then files by their last use. Under the folder's lock."""
-        for path in self.path.glob("*.writing"):
-            _remove_if_orphaned(path)
+        for file in self._files(".writing"):
+            _remove_if_orphaned(file.path)
         if self._capacity_nbytes is None:
             return
-        in_use = nbytes + sum(file.nbytes for file in self._files(*_KEPT, ".writing"))
-        for file in sorted(self._files(*_KEPT), key=lambda file: file.used_ns):
+        files = self._files(*_KEPT, ".writing")
+        in_use = nbytes + sum(file.nbytes for file in files)
+        for file in sorted([file for file in files if file.path.suffix in _KEPT], key=lambda file: file.used_ns):
             if in_use <= self._capacity_nbytes:
                 break
             self._evict(file)
             in_use -= file.nbytes
 
-    def _evict(self, file: _File) -> None:
+    def _evict(self, file: StoredFile) -> None:
         with suppress(FileNotFoundError):
             file.path.unlink()
         with self._lock:
@@ -282,7 +298,7 @@ class PackedStore:
         """Exclude other writers' reservations, in this process and in others; the system frees it if we are killed."""
         descriptor = _open_lock(self.path / ".lock")
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, self._locking)
             yield
         finally:
             os.close(descriptor)
@@ -290,9 +306,13 @@ class PackedStore:
     def _sync_folder(self) -> None:
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            self._sync(descriptor)
         finally:
             os.close(descriptor)
+
+    def _sync(self, descriptor: int) -> None:
+        """Wait until what was written is on the disk."""
+        os.fsync(descriptor)
 
     # ---- what packed weights are named by
 
@@ -346,15 +366,15 @@ class PackedStore:
 
     # ---- observe and clear
 
-    def _files(self, *suffixes: str) -> list[_File]:
-        found: dict[int, _File] = {}  # by inode: a file that is renamed meanwhile may be listed under both names
+    def _files(self, *suffixes: str) -> list[StoredFile]:
+        found: dict[int, StoredFile] = {}  # by inode: a file that is renamed meanwhile may be listed under both names
         with os.scandir(self.path) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     if entry.name.endswith(suffixes):
                         about = entry.stat(follow_symlinks=False)
                         if stat.S_ISREG(about.st_mode):
-                            found[about.st_ino] = _File(Path(entry.path), about.st_size, about.st_atime_ns)
+                            found[about.st_ino] = StoredFile(Path(entry.path), about.st_size, about.st_atime_ns)
         return list(found.values())
 
     @contextmanager

@@ -10,6 +10,7 @@ import atexit
 import os
 import threading
 from collections import Counter
+from contextlib import suppress
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from graphpool._dataclasses import dataclass, field
 from .. import config
 from ..errors import InvalidArgumentError, brief, explain
 from ..fork import reset_in_child
+from ..mapped_file import can_identify
 from .constants import ConstantTensorCache
 from .lru import LruCache
 from .policies import Policy, make_policy
@@ -51,6 +53,7 @@ class _Caches:
         default_factory=dict
     )  # of kinds, by function: MB, policy
     stores: list[PackedStore | None] = field(default_factory=list)  # the one in use, once that was asked for or set
+    programs: list[PackedStore | None] = field(default_factory=list)  # likewise, where there is no such store
     borrowed: Counter[PackedSource] = field(default_factory=Counter)  # where shared models find theirs: users of each
 
     def __post_init__(self) -> None:
@@ -319,6 +322,42 @@ def packed_store() -> PackedStore | None:
         return _caches.stores[0]
 
 
+def program_store() -> PackedStore | None:
+    """Where compiled programs are kept: with weights in the packed store, else in the folder of programs, else nowhere.
+
+    Returns
+    -------
+    PackedStore or None
+
+    Raises
+    ------
+    InvalidArgumentError
+        As `packed_store`.
+    """
+    store = packed_store()
+    if store is not None:
+        return store
+    with _caches.lock:
+        if not _caches.programs:
+            _caches.programs.append(_open_programs(config.program_folder()))
+        return _caches.programs[0]
+
+
+def has_programs() -> bool:
+    """Whether there may be a program in the folder that the environment says."""
+    path = config.program_folder()
+    if path is not None:
+        with suppress(OSError), os.scandir(path) as entries:
+            return any(entry.name.endswith(".program") for entry in entries)
+    return False
+
+
+def _open_programs(path: str | None) -> PackedStore | None:
+    from .program_folder import ProgramFolder
+
+    return None if path is None or not can_identify() else ProgramFolder(path)
+
+
 def open_folder(store: PackedStore | str | Path) -> PackedStore:
     """The store itself, or that of a path."""
     from .packed_folder import PackedStore
@@ -348,6 +387,26 @@ def set_packed_store(store: PackedStore | str | Path | None) -> None:
     chosen = store if store is None else open_folder(store)
     with _caches.lock:
         _caches.stores[:] = [chosen]
+
+
+def set_program_folder(path: str | Path | None) -> None:
+    """Keep compiled programs in a folder from now on, where there is no packed store.
+
+    Parameters
+    ----------
+    path : str, Path or None
+        Of a folder, which is made when it is needed; None to keep none, whatever the environment says.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Not a path; nothing is changed.
+    """
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise InvalidArgumentError(explain("folder of programs", accepted="the path of a folder", got=brief(path)))
+    chosen = _open_programs(None if path is None else os.fspath(path))
+    with _caches.lock:
+        _caches.programs[:] = [chosen]
 
 
 def borrow_packed(source: PackedSource) -> None:

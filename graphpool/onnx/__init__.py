@@ -51,9 +51,13 @@ from .._collection import collection_paused, settle_objects
 from ..errors import UnsupportedError
 
 with collection_paused():  # what modules hold stays
+    from ..cache import program_folder  # noqa: F401 - which the first `load` would import
+    from ..cache.process import has_programs
     from .loader import importer, load
 
-    if config.origin("packed_store") == "default":  # else compiled forms may be stored, which need no importer
+    if (
+        config.origin("packed_store") == "default" and not has_programs()
+    ):  # else forms may be stored, without need of it
         with suppress(UnsupportedError):  # without onnx, `load` says so
             importer()
     settle_objects()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import mmap
 from typing import TYPE_CHECKING
 
-from graphpool.cache.identity import digest_of
+from graphpool.cache.identity import digest_of, digest_of_text
 from graphpool.cache.process import packed_store
 from graphpool.mapped_file import MappedFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["ModelFiles", "digest_of_file"]
+__all__ = ["ModelFiles", "digest_of_file", "identity_of_file"]
 
 
 class ModelFiles:
@@ -45,6 +45,11 @@ class ModelFiles:
     def paths(self) -> list[Path]:
         """Their paths, in the same order."""
         return list(self._files)
+
+
+def identity_of_file(mapped: MappedFile) -> bytes | None:
+    """A name for a file as the system tells of it, while nobody writes it; None of one that was written just before."""
+    return digest_of_text(repr(mapped.identity).encode()) if mapped.is_settled else None
 
 
 def digest_of_file(mapped: MappedFile) -> bytes:

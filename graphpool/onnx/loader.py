@@ -83,7 +83,8 @@ def load(
         What host functions may take in one run, instead of what `limits` says. Unit: seconds.
     untrusted : bool, default=False
         Whether the file comes from a stranger: `limits` are then ``Limits.strict()`` unless given, and the host runs
-        nothing, texts and maps neither. `SECURITY.md` says what is promised.
+        nothing, texts and maps neither; no programs are kept in the user's cache folder. `SECURITY.md` says what is
+        promised.
     shapes : mapping of str to int, (int, int) or sequence, optional
         Ranges of the sizes to come, by the names of the file's dimensions or by input: see `Model`.
     as_inputs : sequence of str, optional
@@ -123,7 +124,8 @@ def load(
     ``bytearray`` or a ModelProto are copied once. Close the model, or use it as a context manager.
     Threads: safe. Cost: reading the weights, and compilation; beside the source a load takes the packed weights, the
     copies, and of a file the largest weight. Python's garbage
-    collector pauses meanwhile, for the whole process: see `graphpool._collection`.
+    collector pauses meanwhile, for the whole process: see `graphpool._collection`. What is compiled of a file is kept
+    in the user's cache folder for the next process that loads it, or where ``GRAPHPOOL_PROGRAM_FOLDER`` says.
 
     Examples
     --------
@@ -171,7 +173,7 @@ def load(
         if mapping == "map" and isinstance(source, (str, os.PathLike)):
             placing = parse_options(schedule, streams)
             asked = repr((host, prefer, fpmath, limits, shapes, opened))
-            stored = partial(open_stored, Path(source), used, placing, weights, asked, read)
+            stored = partial(open_stored, Path(source), used, placing, weights, asked, read, not untrusted)
             return used.queue.load(lambda: _load(stored, used, owned, options))
         return used.queue.load(lambda: _load(read, used, owned, options))
     except BaseException:

@@ -207,9 +207,10 @@ class Executable(ResizableForm):
         """How many steps the host runs."""
         return len(self._places.hosted)
 
-    def written(self) -> tuple[bytes, list[Any]]:
-        """The form that was compiled as bytes, and the contents of its constants: see `write_form`."""
-        return write_form(self.form, self._made, self._variable, self._engine, self._constants.packed_keys())
+    def written(self, names_weights: bool = True) -> tuple[bytes, list[Any]]:
+        """As of `write_form`; names of packed constants, if they are wanted, may take a read of each weight."""
+        packed = self._constants.packed_keys() if names_weights else ()
+        return write_form(self.form, self._made, self._variable, self._engine, packed)
 
     @property
     def steps(self) -> tuple[ModelStep, ...]:

@@ -119,6 +119,8 @@ def write_form(
 ) -> tuple[bytes, list[Any]]:
     """The bytes of a form that was just compiled, and the contents of the constants that it reads, each once.
 
+    `packed` has the names of packed constants by compiled partition; without names the reader packs them.
+
     Raises
     ------
     UnwritableError
@@ -180,7 +182,7 @@ def read_form(
         now = variable.now()
         tensors = variable.tensors(now)
         compiled = variable.first(now)
-    for one, keys in zip(compiled, text.packed, strict=True):
+    for one, keys in zip(compiled, text.packed, strict=bool(text.packed)):
         if keys:
             one._know_constants(keys)
     steps = [ModelStep(made, None, *named) for made, named in zip(compiled, text.steps, strict=True)]

@@ -27,6 +27,7 @@ from .constant_part import check_files
 from .declared_shapes import DeclaredShapes
 from .executable import Executable
 from .form_record import UnwritableError
+from .late_forms import keep_soon
 from .load_room import LoadRoom, load_charged, refused_with
 from .mapped_reads import NO_READS, MappedReads
 from .memory_peak import MemoryPeak, within_limit
@@ -401,10 +402,15 @@ class ModelForms(ModelRun):
                     raise
                 # runs have programs for sizes of their own, which the bound of the model around this one counts
                 raise refused_with(error, least + variable.instance_nbytes) from error
-        is_new = stored is None and made.refused is None
-        if request is not None and is_new and isinstance(self.specialise, StoredSpecialiser):
-            self.specialise.keep(request, made)
+        is_new, specialise = stored is None and made.refused is None, self.specialise
+        if is_new and request and isinstance(specialise, StoredSpecialiser) and specialise.keep(request, made):
+            keep_soon(self)
         return made
+
+    def keep_late(self) -> None:
+        """Store what was compiled and not stored yet: a while after the first run, and before the model is closed."""
+        if isinstance(self.specialise, StoredSpecialiser):
+            self.specialise.keep_late()
 
     def _recall(self, request: FormRequest) -> tuple[ModelForm, ReadSteps, VariableForm | None] | None:
         """The form if some process has stored it; None if it has to be compiled."""
@@ -636,6 +642,7 @@ class ModelForms(ModelRun):
 
     def close(self) -> bool:
         """Give all memory back once runs that are going on have ended, refuse new ones; whether they were not yet."""
+        self.keep_late()
         was_closed = self.cache.clear(closes=True)
         self.sessions.close()
         self.variable.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from graphpool.errors import StateError, explain
 from graphpool.fork import Locked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Self
 
     from graphpool._size_program import SizeValues
@@ -119,6 +121,16 @@ class ResizableForm(Locked, SharesFirst):
     def is_closed(self) -> bool:
         """Whether `close` was called."""
         return self._is_closed
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A block in which nothing is given back that forms for other shapes share; StateError if it was."""
+        if not self._enter():
+            raise StateError(explain("the form is closed"))
+        try:
+            yield
+        finally:
+            self._leave()
 
     def _enter(self) -> bool:
         """Count a form for other shapes; False once nothing is left that it could share."""

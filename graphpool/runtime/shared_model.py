@@ -22,7 +22,7 @@ from .engine import Engine
 from .file_arrays import open_references, refer_to_files
 from .model import Model
 from .model_step import ALIGNMENT
-from .stored_forms import SharedForms, StoredForm, StoredSpecialiser
+from .stored_forms import SharedForms, StoredForm, StoredSpecialiser, build_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,7 +124,9 @@ class SharedModel:
         """The importer's, which is opened where a shape was not compiled by the sharing process."""
         if forms is None:
             return self._load(store, importer)
-        context, written, references, readings = self._load(store, forms)
+        build, context, written, references, readings = self._load(store, forms)
+        if build != build_name():
+            return self._load(store, importer)
         memory = open_references(references).values()
         told = [StoredForm(pattern, sizes, self._text(store, key), own) for pattern, sizes, key, own in written]
         shared = SharedForms(context, told, [read_as(*pair) for pair in zip(memory, readings, strict=True)])
@@ -259,7 +261,8 @@ def _forms_of(model: Model, arrays: dict[PackedKey, Any]) -> _Text | None:
     ]
     contents = list(distinct.values())
     references = refer_to_files({str(number): memory_of(content) for number, content in enumerate(contents)})
-    return _Text.of((context, told, references, [reading_of(content) for content in contents]), arrays)
+    readings = [reading_of(content) for content in contents]
+    return _Text.of((build_name(), context, told, references, readings), arrays)
 
 
 class _Text(NamedTuple):

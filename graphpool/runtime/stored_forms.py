@@ -12,6 +12,7 @@ from functools import cache, partial
 from math import prod
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from .variable_form import SizeName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from weakref import ReferenceType
 
     from graphpool.mapped_file import MappedFile
 
@@ -73,12 +75,12 @@ def context_of(engine: Engine, options: ScheduleOptions, weights: str) -> str | 
     if not is_plain or not are_own_backends(engine.kind) or config.get("graph_dump") is not None or has_costs():
         return None
     own = engine.threads, engine.memory_limit, weights, options.policy, options.streams
-    return repr((build_name(), isas(), sorted(config.get("impl").items()), own))
+    return repr((__version__, isas(), sorted(config.get("impl").items()), own))
 
 
 @cache
-def build_name() -> tuple[str, str]:
-    """The version, and a name for the files of the package: a checkout changes without its version."""
+def build_name() -> str:
+    """A name for the files of the package: a checkout changes without its version. Cost: a look at each of them."""
     folders, found = [os.path.dirname(os.path.dirname(__file__))], []  # noqa: PTH120 - no pathlib
     for folder in folders:  # which grows meanwhile
         with os.scandir(folder) as entries:
@@ -90,7 +92,7 @@ def build_name() -> tuple[str, str]:
                 elif "." not in name and name != "__pycache__" and entry.is_dir():
                     folders.append(entry.path)
     found.sort()
-    return __version__, digest_of_text(repr(found).encode()).hex()
+    return digest_of_text(repr(found).encode()).hex()
 
 
 class FormRequest(NamedTuple):
@@ -161,7 +163,14 @@ class StoredForms:
         The last one first.
     files : list of MappedFile
         In which constants lie.
+    names_weights : bool
+        Whether packed constants are kept too, by name.
+    is_late : bool
+        Whether forms are kept a while after they were compiled, since nobody asked for that.
     """
+
+    names_weights = True
+    is_late = False
 
     def __init__(self, context: str) -> None:
         self.context = context
@@ -173,7 +182,7 @@ class StoredForms:
         self, request: FormRequest, specialise: Callable[..., ModelForm]
     ) -> tuple[ModelForm, ReadSteps, VariableForm | None] | None:
         """The form, read; one for other sizes that serves these too; None if there is none."""
-        if not self.forms or self.context != context_of(request.engine, request.options, request.weights):
+        if not self.forms or not self.takes(request):
             return None
         pattern, sizes = request.key
         alike = [form for form in self.forms if form.pattern == pattern]
@@ -220,21 +229,25 @@ class StoredForms:
         """Contents that stay in memory while no form has them."""
         return list(self._contents.values())
 
-    def keep(self, request: FormRequest, executable: Executable, specialise: Any) -> bool:
-        """Put a form that was just compiled before the others; False for what cannot be written.
+    def takes(self, request: FormRequest) -> bool:
+        """Whether such a form may be among them."""
+        return self.context == context_of(request.engine, request.options, request.weights)
+
+    def keep(self, executable: Executable, specialise: Any) -> bool:
+        """Put a form that was compiled before the others; False for what cannot be written.
 
         `specialise` is the importer's, which keeps some of the contents.
         """
-        if self.context != context_of(request.engine, request.options, request.weights):
-            return False
         kept = {id(content) for content in specialise.lasting()}
         try:
-            data, contents = executable.written()
+            with executable.held():
+                data, contents = executable.written(self.names_weights)
             constants = tuple([(id(content) in kept, *tell_content(content, self.files)) for content in contents])
         except UnwritableError as error:
             compile_log.info("form is not stored, because of %s", error)
             return False
-        form = StoredForm(*request.key, data, constants)
+        assert executable.key is not None  # else it is not to be stored
+        form = StoredForm(*executable.key, data, constants)
         others = [other for other in self.forms if (other.pattern, other.sizes) != (form.pattern, form.sizes)]
         self.forms = [form, *others[: _MOST_FORMS - 1]]
         return True
@@ -255,7 +268,7 @@ class SharedForms(StoredForms):
         """Contents that stay in memory while no form has them."""
         return list(self._arrays)
 
-    def keep(self, request: FormRequest, executable: Executable, specialise: Any) -> bool:
+    def keep(self, executable: Executable, specialise: Any) -> bool:
         """False: handles do not change."""
         return False
 
@@ -282,6 +295,11 @@ class StoredSpecialiser(Locked):
         super().__init__()
         self.head, self._make, self._forms = head, make, forms
         self._real: Any = None
+        self._late: list[ReferenceType[Executable]] = []
+
+    def _reset_in_child(self) -> None:
+        super()._reset_in_child()
+        self._late = []  # the parent keeps them
 
     @property
     def real(self) -> Any:
@@ -309,14 +327,28 @@ class StoredSpecialiser(Locked):
 
         `specialise` is called where somebody asks for its graph.
         """
-        return self._forms.find(request, specialise)
+        with self._lock:
+            return self._forms.find(request, specialise)
 
-    def keep(self, request: FormRequest, executable: Executable) -> None:
-        """Store a form that was compiled, if it can be."""
-        try:
-            self._forms.keep(request, executable, self.real)
-        except Exception as error:  # the form is there, whatever becomes of the store
-            compile_log.info("form is not stored: %s", error)
+    def keep(self, request: FormRequest, executable: Executable) -> bool:
+        """Store a form that was compiled, if it can be; whether that is left to `keep_late`."""
+        if not self._forms.takes(request):
+            return False
+        with self._lock:
+            self._late.append(ref(executable))
+        if not self._forms.is_late:
+            self.keep_late()
+        return self._forms.is_late
+
+    def keep_late(self) -> None:
+        """Store the forms that were left, if they are still there."""
+        with self._lock:
+            late, self._late = self._late, []
+            for form in filter(None, (reference() for reference in late)):
+                try:
+                    self._forms.keep(form, self.real)
+                except Exception as error:  # the form is there, whatever becomes of the store
+                    compile_log.info("form is not stored: %s", error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as the importer's does."""

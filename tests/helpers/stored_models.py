@@ -1,4 +1,4 @@
-"""Models that are compiled, and the same models as a process has them that finds them in a packed store."""
+"""Models that are compiled, and the same models as a process has them that finds them in a store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import graphpool as gp
-from graphpool.cache import PackedStore, set_packed_store
+from graphpool.cache import PackedStore, set_packed_store, set_program_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,12 +15,22 @@ if TYPE_CHECKING:
 
     Requests = Sequence[Mapping[str, Any]]
 
-__all__ = ["as_another_process", "facts_of", "load_and_run", "programs_in", "random_feeds"]
+__all__ = ["as_another_process", "facts_of", "load_and_run", "programs_in", "random_feeds", "without_store"]
 
 
 def as_another_process(folder: Path) -> None:
-    """A store object that has noted nothing."""
-    set_packed_store(PackedStore(folder))
+    """A store object that has noted nothing: without weights if the folder is called ``programs``."""
+    without_store()
+    if folder.name == "programs":
+        set_program_folder(folder)
+    else:
+        set_packed_store(PackedStore(folder))
+
+
+def without_store() -> None:
+    """Compile from now on."""
+    set_packed_store(None)
+    set_program_folder(None)
 
 
 def programs_in(folder: Path) -> list[Path]:

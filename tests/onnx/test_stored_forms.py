@@ -1,4 +1,4 @@
-"""Compiled forms in the packed store: a process that finds them is like the one that compiled them, byte for byte."""
+"""Compiled forms in a store: a process that finds them is like the one that compiled them, byte for byte."""
 
 import os
 import pickle
@@ -22,19 +22,22 @@ from graphpool.onnx import stored_model
 from graphpool.runtime import form_record
 from tests.cases.many_models import ChainModel
 from tests.helpers.onnx_models import make_model, random_array
-from tests.helpers.stored_models import as_another_process, load_and_run, programs_in, random_feeds
+from tests.helpers.stored_models import as_another_process, load_and_run, programs_in, random_feeds, without_store
 
 X = random_array((3, 64))
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """That of the store of the process."""
+@pytest.fixture(autouse=True, params=["store", "programs"])
+def folder(request, tmp_path, monkeypatch):
+    """That of the store of the process: a packed store, or the folder of programs without weights."""
     monkeypatch.setattr(mapped_file, "_SETTLED_NS", -1)
-    folder = tmp_path / "store"
+    folder = tmp_path / request.param
     as_another_process(folder)
     yield folder
-    set_packed_store(None)
+    without_store()
+
+
+with_weights = pytest.mark.parametrize("folder", ["store"], indirect=True)
 
 
 @pytest.fixture
@@ -84,7 +87,7 @@ def test_models_of_the_demonstration(name, threads, folder):
 OPTIONS = [
     {"schedule": "wavefront", "threads": 2}, {"schedule": "sequential"}, {"weights": "cached"}, {"prefer": "memory"},
     {"fpmath": "any"}, {"memory_limit": "64MiB"}, {"shapes": {"rows": (1, 8)}}, {"shapes": {"rows": 3}},
-    {"untrusted": True},
+    {"fallback": False},
 ]  # fmt: skip
 
 
@@ -111,7 +114,7 @@ def test_declared_shapes_keep_their_promise(path, folder):
             peaks.append((int(model.predict_peak()), dict(model.predict_peak().shapes)))
             found = [model.run({"x": random_array((rows, 64))})["y"].tobytes() for rows in (40, 1, 7)]
     assert peaks[0] == peaks[1]
-    set_packed_store(None)
+    without_store()
     with gp.onnx.load(path, threads=1) as model:
         wanted = [model.run({"x": random_array((rows, 64))})["y"].tobytes() for rows in (40, 1, 7)]
     assert found == wanted
@@ -171,7 +174,7 @@ def test_a_form_for_other_sizes_serves(path, folder):
     with gp.onnx.load(path, threads=1) as model:
         found = model.run({"x": random_array((44, 64))})["y"]
         assert model._forms.specialise._real is None
-    set_packed_store(None)
+    without_store()
     assert found.tobytes() == result_of(path, random_array((44, 64))).tobytes()
 
 
@@ -196,6 +199,7 @@ def test_equal_constants_are_counted_one_by_one(tmp_path, folder):
     assert check_alike(path, [{"x": X}, {"x": X[:1]}], folder, threads=1) == 1
 
 
+@with_weights
 def test_a_copy_under_another_name_is_the_same_model(path, folder):
     first = result_of(path)
     as_another_process(folder)
@@ -216,7 +220,7 @@ def test_weights_in_another_file(tmp_path, folder):
     beside.write_bytes(data.tobytes())
     as_another_process(folder)
     found = result_of(path)
-    set_packed_store(None)
+    without_store()
     assert found.tobytes() == result_of(path).tobytes()
 
 
@@ -226,7 +230,7 @@ def test_what_cannot_be_shared_is_compiled(what, path, folder, monkeypatch):
     as_another_process(folder)
     options, engine, source = {}, gp.Engine("cpu", threads=1), path
     if what == "other build":
-        monkeypatch.setattr("graphpool.runtime.stored_forms.build_name", lambda: ("0", "other"))
+        monkeypatch.setattr(stored_model, "build_name", lambda: "other")
     elif what == "other costs":
         monkeypatch.setattr("graphpool.runtime.stored_forms.has_costs", lambda: True)
     elif what == "planner":
@@ -252,6 +256,7 @@ def in_order(buffers, alignment):
 
 
 def test_a_folder_that_others_may_write_to_has_none(path, folder):
+    folder.mkdir(exist_ok=True)
     folder.chmod(0o777)
     as_another_process(folder)
     result_of(path)
@@ -331,6 +336,7 @@ DAMAGE = [
 ]  # fmt: skip
 
 
+@with_weights
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_a_miss_with_one_warning(damage, path, folder):
     first = result_of(path)
@@ -370,6 +376,7 @@ def test_a_record_of_something_else_is_a_miss(path, folder, monkeypatch):
     assert np.array_equal(result_of(path), first)
 
 
+@with_weights
 def test_a_full_store_keeps_nothing(path, folder):
     set_packed_store(PackedStore(folder, capacity_nbytes=6000))
     result_of(path)
@@ -381,6 +388,8 @@ def test_a_full_store_keeps_nothing(path, folder):
 
 SCRIPT = """
 import sys, numpy as np, graphpool as gp, graphpool.onnx
+from graphpool import mapped_file
+mapped_file._SETTLED_NS = -1
 with gp.onnx.load(sys.argv[1], threads=1) as model:
     result = model.run({"x": np.load(sys.argv[2])})["y"]
     found = model._forms.specialise._real is None
@@ -391,7 +400,8 @@ print(result.tobytes().hex(), found, "graphpool.onnx.source" in sys.modules)
 def start(path, folder, **environment):
     x = path.with_name("x.npy")
     np.save(x, X)
-    env = os.environ | {"GRAPHPOOL_PACKED_STORE": str(folder)} | environment
+    name = "PROGRAM_FOLDER" if folder.name == "programs" else "PACKED_STORE"
+    env = os.environ | {f"GRAPHPOOL_{name}": str(folder)} | environment
     return subprocess.Popen([sys.executable, "-c", SCRIPT, path, x], env=env, stdout=subprocess.PIPE, text=True)
 
 
@@ -413,6 +423,7 @@ def test_processes_that_start_together(path, folder):
     assert start(path, folder).communicate()[0].split()[1:] == ["True", "False"]
 
 
+@with_weights
 @pytest.mark.native
 @pytest.mark.parametrize("settled_ns", [-1, 2**62])
 def test_plain_weights_of_a_stored_form_are_not_in_memory(settled_ns, tmp_path, folder, monkeypatch):
@@ -459,7 +470,7 @@ with pickle.loads(bytes.fromhex(sys.argv[1])).open() as model:
 @pytest.mark.parametrize("source", ["file", "bytes"])
 @pytest.mark.parametrize("place", ["folder", "memory"])
 def test_workers_find_what_was_compiled(source, place, path, folder):
-    set_packed_store(None)
+    without_store()
     xs = [random_array((rows, 64)) for rows in (40, 41, 1)]
     names = [str(path.with_name(f"x{k}.npy")) for k in range(3)]
     for x, name in zip(xs, names, strict=True):
@@ -480,7 +491,7 @@ def worker(text, names):
 
 
 def test_an_engine_unlike_the_shared_one_compiles(path, folder):
-    set_packed_store(None)
+    without_store()
     with gp.onnx.load(path, threads=1) as model:
         first = model.run({"x": X})["y"]
         handle = gp.share(model)

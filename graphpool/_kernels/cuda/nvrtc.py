@@ -40,12 +40,8 @@ def _check(nvrtc: Any, result: tuple[Any, ...], what: str) -> Any:
 
 def cubin_folder() -> Path | None:
     """Where cubins are kept: ``GRAPHPOOL_CUBIN_FOLDER``, else ``graphpool`` in the user's cache folder, if any."""
-    named = config.get("cubin_folder")
-    if named:
-        return Path(named)
-    with suppress(RuntimeError):  # a user without a home
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphpool"
-    return None
+    folder = config.get("cubin_folder") or config.cache_folder()
+    return None if folder is None else Path(folder)
 
 
 def find_cubin(kernel: CudaKernel, architecture: int) -> bytes:
