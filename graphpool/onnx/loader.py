@@ -15,7 +15,7 @@ from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.limits import Limits
 from graphpool.mapped_file import check_mapping
-from graphpool.runtime import Engine, Model
+from graphpool.runtime import Engine, Model, host_device  # noqa: F401 - engines import the last when they are made
 from graphpool.runtime.heap import trim_heap
 from graphpool.runtime.load_room import LoadRoom
 from graphpool.runtime.model import WEIGHTS_MODES
@@ -221,8 +221,6 @@ def importer() -> tuple[Any, Any, Any]:
     if find_spec("onnx") is None:
         hint = "install the extra graphpool[onnx]"
         raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint))
-    from graphpool.runtime import host_device  # noqa: F401 - engines import it when they are made
-
     from .source import copied_nbytes, read_model
     from .specialise import Specialiser
 

@@ -61,7 +61,7 @@
     form_constants.py   its constants: bound as they are, or kept packed alone
     form_steps.py   its partitions, compiled; form_plan.py: places in the arena, for one set of shapes or a range
     form_record.py  it as bytes for other processes; stored_forms.py: those of a model, found or stored, some of them
-                    a while later (late_forms.py)
+                    a while later (late_forms.py); _package_files.pyx: which code compiled them
     temporaries.py  temporaries of a program, and their places for one set of sizes after another
     _form_sizes.pyx shapes of its inputs and outputs for each set of sizes; described.py: what they say of an array
     form_charge.py  what the budget is charged for it

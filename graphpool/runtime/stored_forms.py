@@ -28,6 +28,7 @@ from graphpool.graph.backend import are_own_backends
 from graphpool.log import compile_log
 from graphpool.typing import DataType
 
+from ._package_files import look_at_sources
 from .constant_memory import Reading, memory_of, read_as, reading_of
 from .constant_part import files_of, place_in_mapping
 from .costs import has_costs
@@ -74,25 +75,15 @@ def context_of(engine: Engine, options: ScheduleOptions, weights: str) -> str | 
     is_plain = engine.kind == "cpu" and engine.planner is None and engine.context is None and weights != "packed"
     if not is_plain or not are_own_backends(engine.kind) or config.get("graph_dump") is not None or has_costs():
         return None
-    own = engine.threads, engine.memory_limit, weights, options.policy, options.streams
+    own = engine.threads, engine.memory_limit is None, weights, options.policy, options.streams
     return repr((__version__, isas(), sorted(config.get("impl").items()), own))
 
 
 @cache
 def build_name() -> str:
     """A name for the files of the package: a checkout changes without its version. Cost: a look at each of them."""
-    folders, found = [os.path.dirname(os.path.dirname(__file__))], []  # noqa: PTH120 - no pathlib
-    for folder in folders:  # which grows meanwhile
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                name = entry.name
-                if name.endswith((".py", ".so")):
-                    about = entry.stat()
-                    found.append((name, about.st_size, about.st_mtime_ns))
-                elif "." not in name and name != "__pycache__" and entry.is_dir():
-                    folders.append(entry.path)
-    found.sort()
-    return digest_of_text(repr(found).encode()).hex()
+    package = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - no pathlib
+    return digest_of_text(b"\0".join(look_at_sources(os.fsencode(package)))).hex()
 
 
 class FormRequest(NamedTuple):

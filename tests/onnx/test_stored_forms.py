@@ -315,6 +315,24 @@ def test_too_small_a_limit_is_refused_alike(path, folder):
     assert message() == first
 
 
+def test_forms_serve_under_other_limits(path, folder):
+    """As ``memory_limit="auto"`` gives them, which differ from process to process."""
+    wanted = load_and_run(path, [{"x": X}], memory_limit="64MiB")[0]
+    as_another_process(folder)
+    found, was_read = load_and_run(path, [{"x": X}], memory_limit="63MiB")
+    assert (found, was_read) == (wanted, False)
+    without_store()
+    with pytest.raises(gp.OutOfMemoryError) as compiled:
+        load_and_run(path, [{"x": X}], memory_limit="30KiB")
+    as_another_process(folder)
+    with pytest.raises(gp.OutOfMemoryError) as read:
+        load_and_run(path, [{"x": X}], memory_limit="30KiB")
+    least = read.value.smallest_limit
+    assert least <= compiled.value.smallest_limit
+    as_another_process(folder)
+    assert load_and_run(path, [{"x": X}], describes=False, memory_limit=least)[1] is False
+
+
 def test_a_file_that_is_replaced_is_another_model(path, folder):
     first = result_of(path)
     as_another_process(folder)
