@@ -197,6 +197,13 @@ def program_folder() -> str | None:
     return None if folder is None else f"{folder}/programs"
 
 
+def names_store() -> bool:
+    """Whether the environment names a folder for what was compiled."""
+    return origin("packed_store") != "default" or (
+        origin("program_folder") != "default" and program_folder() is not None
+    )
+
+
 def describe(name: str) -> str:
     """The value of a variable as it is set, or the default in words; raises as `get`."""
     value, spelling = get(name), origin(name)

@@ -10,7 +10,6 @@ import atexit
 import os
 import threading
 from collections import Counter
-from contextlib import suppress
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -341,15 +340,6 @@ def program_store() -> PackedStore | None:
         if not _caches.programs:
             _caches.programs.append(_open_programs(config.program_folder()))
         return _caches.programs[0]
-
-
-def has_programs() -> bool:
-    """Whether there may be a program in the folder that the environment says."""
-    path = config.program_folder()
-    if path is not None:
-        with suppress(OSError), os.scandir(path) as entries:
-            return any(entry.name.endswith(".program") for entry in entries)
-    return False
 
 
 def _open_programs(path: str | None) -> PackedStore | None:

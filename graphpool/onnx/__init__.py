@@ -52,12 +52,9 @@ from ..errors import UnsupportedError
 
 with collection_paused():  # what modules hold stays
     from ..cache import program_folder  # noqa: F401 - which the first `load` would import
-    from ..cache.process import has_programs
     from .loader import importer, load
 
-    if (
-        config.origin("packed_store") == "default" and not has_programs()
-    ):  # else forms may be stored, without need of it
+    if not config.names_store():  # else compiled forms may be there, which need no importer
         with suppress(UnsupportedError):  # without onnx, `load` says so
             importer()
     settle_objects()
