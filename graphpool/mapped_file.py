@@ -234,7 +234,10 @@ def can_identify() -> bool:
 @cache
 def _boot_id() -> str:
     try:
-        with os.fdopen(open_regular(_BOOT_ID), encoding="ascii") as file:
-            return file.read().strip()
+        descriptor = open_regular(_BOOT_ID)
+        try:
+            return os.read(descriptor, 64).decode().strip()
+        finally:
+            os.close(descriptor)
     except OSError:  # no Linux: a name of this process alone
         return str(time.time_ns())

@@ -272,12 +272,13 @@ def test_it_is_kept_a_while_after_the_first_run(folder, path, monkeypatch):
     monkeypatch.setattr(late_forms, "_DELAY_S", 0.05)
     with gp.onnx.load(path, threads=1) as model:
         model.run({"x": X})
-        thread = late_forms._timer
-        thread.join(60)
+        deadline = time.monotonic() + 60
+        while not programs_in(folder) and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert len(programs_in(folder)) == 1
-        assert late_forms._timer is None
+        assert not late_forms._has_thread
         model.run({"x": X[:2]})  # another size of the same form
-        assert late_forms._timer is None
+        assert not late_forms._has_thread
 
 
 def test_forms_that_were_given_up_are_not_kept(folder, path):
