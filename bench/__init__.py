@@ -7,3 +7,7 @@ profile/        where the memory of a model goes: tables, JSON, pictures
 ceilings.py     how fast this processor can compute and read, to hold times against
 replay.py       what the calls of a logged resource cost on another
 """
+
+import os
+
+os.environ.setdefault("GRAPHPOOL_PROGRAM_FOLDER", "off")  # what compiles is measured, for processes of a bench, too

@@ -221,6 +221,8 @@ def importer() -> tuple[Any, Any, Any]:
     if find_spec("onnx") is None:
         hint = "install the extra graphpool[onnx]"
         raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint))
+    from graphpool.runtime import partition_runs  # noqa: F401 - not by those who find what was compiled
+
     from .source import copied_nbytes, read_model
     from .specialise import Specialiser
 

@@ -333,6 +333,8 @@ class StoredSpecialiser(Locked):
 
     def keep_late(self) -> None:
         """Store the forms that were left, if they are still there."""
+        if not self._late:
+            return
         with self._lock:
             late, self._late = self._late, []
             for form in filter(None, (reference() for reference in late)):
