@@ -180,7 +180,7 @@ def cache_folder() -> str | None:
     folder = os.environ.get("XDG_CACHE_HOME")
     if not folder or not os.path.isabs(folder):  # noqa: PTH117
         try:
-            if os.stat(home).st_uid != os.geteuid():  # noqa: PTH116
+            if not os.path.isabs(home) or os.stat(home).st_uid != os.geteuid():  # noqa: PTH116, PTH117
                 return None
         except OSError:
             return None
