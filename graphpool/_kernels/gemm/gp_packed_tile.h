@@ -5,9 +5,9 @@
 #include "gemm/gp_packed.h"
 #include "gemm/gp_requant.h"
 
-/* So few rows wait for their weights. What a core fetches by itself ends with a page; asked for so many steps before, weights
- * that lie in memory take 0.84 to 0.94 of the time for two or three rows, and 0.97 to 1.02 for one. From L2, which holds those
- * of fewer bytes than GP_FAR_NBYTES, they would take 1.1 times as long. */
+/* Two or three rows wait for their weights. What a core fetches by itself ends with a page; asked for so many steps before,
+ * weights that lie in memory take 0.84 to 0.94 of the time. From L2, which holds those of fewer bytes than GP_FAR_NBYTES,
+ * they would take 1.1 times as long. One row would gain nothing, and reads from L3 1.05 to 1.15 times as long then. */
 #define GP_WAITING_ROWS 3
 #define GP_STEPS_AHEAD 16
 #define GP_FAR_NBYTES (2 << 20)
@@ -443,7 +443,7 @@ GP_INLINE void gp_fetch_ahead(const int rows, const char **ahead, const gp_packe
 GP_INLINE void gp_fetch_panels(const int rows, const int nv, const int vectors, int64_t p, int64_t words, int64_t width,
                                const float *b, int64_t panel_step, const gp_packed_sink *sink)
 {
-    if (!GP_FETCHES_AHEAD || rows > GP_WAITING_ROWS || !sink->ahead)
+    if (!GP_FETCHES_AHEAD || rows == 1 || rows > GP_WAITING_ROWS || !sink->ahead)
         return;
     const int is_next = p + GP_STEPS_AHEAD >= words && panel_step == words * width;
     b += (p + GP_STEPS_AHEAD) * width + (is_next ? (nv / vectors - 1) * panel_step : 0);
