@@ -98,51 +98,61 @@ static void turn_words(const copy_tile *t)
         }
 }
 
-/* Squares of elements of a type, of 16 bytes a side, by interleaving rows k and k + half as often as halves go into them. */
-#define GP_COUNT_2 {0, 1}
-#define GP_COUNT_4 {0, 1, 2, 3}
-#define GP_COUNT_8 {0, 1, 2, 3, 4, 5, 6, 7}
-#define GP_COUNT_16 {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+/* Squares of elements of a type, of 16 bytes a side, by interleaving rows k and k + half as often as halves go into them.
+ * A vector has rows of several squares that lie side by side, one in each 128 bits, within which interleaving is cheapest. */
+enum { SIDE = 16 };
 
-#define GP_TURN_BLOCK(type, N)                                                                                         \
-    typedef type row_##type __attribute__((vector_size(16)));                                                          \
-    GP_INLINE row_##type weave_##type(row_##type a, row_##type b, const int from)                                      \
+#define GP_TURN_SQUARES(name, type, count)                                                                             \
+    typedef type row_##name __attribute__((vector_size(SIDE * (count))));                                              \
+    GP_INLINE row_##name weave_##name(row_##name a, row_##name b, const int from)                                      \
     {                                                                                                                  \
-        row_##type woven;                                                                                              \
-        GP_WEAVE(type, N)                                                                                              \
+        enum { N = SIDE / sizeof(type), ALL = N * (count) };                                                           \
+        row_##name woven;                                                                                              \
+        GP_WEAVE(row_##name)                                                                                           \
         return woven;                                                                                                  \
     }                                                                                                                  \
-    GP_INLINE void turn_block_##type(const char *src, int64_t src_pitch, char *dst, int64_t dst_pitch)                 \
+    GP_INLINE void turn_##name(const char *src, int64_t src_pitch, char *dst, int64_t dst_pitch)                       \
     {                                                                                                                  \
-        row_##type v[N], woven[N];                                                                                     \
-        _Pragma("GCC unroll 16") for (int i = 0; i < N; i++) memcpy(&v[i], src + i * src_pitch, 16);                   \
+        enum { N = SIDE / sizeof(type) };                                                                              \
+        row_##name v[N], woven[N];                                                                                     \
+        _Pragma("GCC unroll 16") for (int i = 0; i < N; i++) memcpy(&v[i], src + i * src_pitch, sizeof v[i]);          \
         _Pragma("GCC unroll 4") for (int half = N / 2; half > 0; half /= 2)                                            \
         {                                                                                                              \
             _Pragma("GCC unroll 8") for (int k = 0; k < N / 2; k++)                                                    \
             {                                                                                                          \
-                woven[2 * k] = weave_##type(v[k], v[k + N / 2], 0);                                                    \
-                woven[2 * k + 1] = weave_##type(v[k], v[k + N / 2], N / 2);                                            \
+                woven[2 * k] = weave_##name(v[k], v[k + N / 2], 0);                                                    \
+                woven[2 * k + 1] = weave_##name(v[k], v[k + N / 2], N / 2);                                            \
             }                                                                                                          \
             _Pragma("GCC unroll 16") for (int i = 0; i < N; i++) v[i] = woven[i];                                      \
         }                                                                                                              \
-        _Pragma("GCC unroll 16") for (int i = 0; i < N; i++) memcpy(dst + i * dst_pitch, &v[i], 16);                   \
+        _Pragma("GCC unroll 4") for (int square = 0; square < (count); square++)                                       \
+            _Pragma("GCC unroll 16") for (int i = 0; i < N; i++)                                                       \
+                memcpy(dst + (square * N + i) * dst_pitch, (const char *)&v[i] + square * SIDE, SIDE);                 \
     }
 
-/* Elements from, from + 1, ... of two vectors in turns. */
+/* Of each 128 bits of two vectors, elements from, from + 1, ... in turns. */
 #if defined(__clang__)
-#define GP_WEAVE(type, N)                                                                                              \
-    for (int i = 0; i < N; i++)                                                                                        \
-        woven[i] = i & 1 ? b[from + i / 2] : a[from + i / 2];
+#define GP_WEAVE(row)                                                                                                  \
+    for (int i = 0; i < ALL; i++)                                                                                      \
+        woven[i] = i & 1 ? b[i / N * N + from + i % N / 2] : a[i / N * N + from + i % N / 2];
 #else
-#define GP_WEAVE(type, N)                                                                                              \
-    const row_##type count = GP_COUNT_##N;                                                                             \
-    woven = __builtin_shuffle(a, b, (count >> 1) + (count & 1) * N + (type)from);
+#define GP_WEAVE(row)                                                                                                  \
+    row order = {0};                                                                                                   \
+    _Pragma("GCC unroll 64") for (int i = 0; i < ALL; i++) order[i] = i / N * N + from + i % N / 2 + i % 2 * ALL;      \
+    woven = __builtin_shuffle(a, b, order);
 #endif
 
-GP_TURN_BLOCK(uint8_t, 16)
-GP_TURN_BLOCK(uint16_t, 8)
-GP_TURN_BLOCK(uint32_t, 4)
-GP_TURN_BLOCK(uint64_t, 2)
+/* Squares of a vector. */
+#define GP_SQUARES (4 * GP_VL / SIDE)
+
+GP_TURN_SQUARES(square_uint8_t, uint8_t, 1)
+GP_TURN_SQUARES(square_uint16_t, uint16_t, 1)
+GP_TURN_SQUARES(square_uint32_t, uint32_t, 1)
+GP_TURN_SQUARES(square_uint64_t, uint64_t, 1)
+GP_TURN_SQUARES(squares_uint8_t, uint8_t, GP_SQUARES)
+GP_TURN_SQUARES(squares_uint16_t, uint16_t, GP_SQUARES)
+GP_TURN_SQUARES(squares_uint32_t, uint32_t, GP_SQUARES)
+GP_TURN_SQUARES(squares_uint64_t, uint64_t, GP_SQUARES)
 
 /* Few planes whose elements lie side by side on one side, as the channels of pixels do, are walked by loops that know how
  * many there are. */
@@ -187,13 +197,18 @@ GP_TURN_BLOCK(uint64_t, 2)
     }                                                                                                                  \
     static void turn_##type(const copy_tile *t)                                                                        \
     {                                                                                                                  \
-        enum { N = 16 / sizeof(type) };                                                                                \
+        enum { N = SIDE / sizeof(type), WIDE = GP_SQUARES * N };                                                       \
         type square[GP_TURN][GP_TURN];                                                                                 \
         for (int64_t i = 0; i < t->n0; i += N)                                                                         \
             for (int64_t j = 0; j < t->n1; j += N) {                                                                   \
                 const char *src = t->src + i * t->src0 + j * sizeof(type);                                             \
+                if (t->n0 - i >= N && t->n1 - j >= WIDE) {                                                             \
+                    turn_squares_##type(src, t->src0, (char *)&square[j][i], sizeof square[0]);                        \
+                    j += WIDE - N;                                                                                     \
+                    continue;                                                                                          \
+                }                                                                                                      \
                 if (t->n0 - i >= N && t->n1 - j >= N) {                                                                \
-                    turn_block_##type(src, t->src0, (char *)&square[j][i], sizeof square[0]);                          \
+                    turn_square_##type(src, t->src0, (char *)&square[j][i], sizeof square[0]);                         \
                     continue;                                                                                          \
                 }                                                                                                      \
                 for (int64_t k = 0; k < gp_min(N, t->n0 - i); k++)                                                     \

@@ -32,7 +32,7 @@ def run_copy(view, itemsize, isa=None):
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("itemsize", ITEMS)
 @pytest.mark.parametrize(
-    "shape", [(), (0,), (1,), (7, 0, 3), (31, 33), (32, 32), (64, 129), (3, 5, 40, 41), (2, 300_000)]
+    "shape", [(), (0,), (1,), (7, 0, 3), (31, 33), (32, 32), (49, 121), (64, 129), (3, 5, 40, 41), (2, 300_000)]
 )
 def test_transpose(shape, itemsize, isa):
     view = numbered(shape, itemsize).transpose()
