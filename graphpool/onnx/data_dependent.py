@@ -10,7 +10,7 @@ import numpy as np
 
 from graphpool._dataclasses import dataclass, replace
 from graphpool._sizes import is_variable
-from graphpool.runtime.data_dependent import DataDependentInput, DataDependentPart
+from graphpool.runtime.data_dependent import DataDependentInput, DataDependentPart, as_extent
 from graphpool.runtime.model import Model
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
@@ -227,12 +227,8 @@ class OuterValues:
 
 
 def _as_extent(number: int, sign: int, array: Any) -> Any:
-    """An array without elements whose extent is an element, or minus it; no extent is negative."""
-    return np.empty((min(max(sign * int(array.reshape(-1)[number]), 0), _MOST_EXTENT), 0), bool)
-
-
-_MOST_EXTENT = 2**48
-"""What extents of the run may be; no axis of an array is longer, and bounds of slices beyond it mean the same."""
+    """An array without elements whose extent is an element, or minus it."""
+    return as_extent(sign * array.item(number))
 
 
 def _unbounded(*_: Any) -> None:

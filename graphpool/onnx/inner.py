@@ -79,7 +79,8 @@ class Inner:
     """A graph among a node's attributes as a model.
 
     `own` are the ports of its own inputs, `known` what is known of some of these; inputs that are None in place of a
-    port are known. `fixed` are inputs that are values of the walk, and `sizes` are as in `Specialiser`.
+    port are known. `fixed` are inputs that are values of the walk, and `sizes` are as in `Specialiser`: the nodes that
+    would compute them are left out.
     """
 
     def __init__(
@@ -90,11 +91,12 @@ class Inner:
         path: Path,
         own: Sequence[ModelPort],
         known: dict[str, Any],
-        sizes: dict[str, SizeItems],
+        sizes: Mapping[str, SizeItems],
         fixed: Mapping[str, Value] = MappingProxyType({}),
     ) -> None:
         self.outer = OuterValues(walk.builder)
         nodes, constants = walk.owner.rewritten(graph, path)
+        nodes = [node for node in nodes if sizes.keys().isdisjoint(node.output)]
         for name, value in _outside(walk, graph, fixed).items():
             self.outer.add(name, value)
         self._outer_shapes = [value.shape if value.is_plain else None for value in self.outer.read]
@@ -190,6 +192,11 @@ def _follow_sizes(walk: Walk, nodes: Sequence[Node], contents: dict[str, Any], n
     return found.get(name)
 
 
+def _listed_name(name: str, sign: int) -> str:
+    """The input whose extent is an integer of a trip, or minus it."""
+    return f"{'' if sign > 0 else '-'}{name} of trips"
+
+
 def _dims(shape: Sequence[Any]) -> tuple[int | str, ...]:
     """Dimensions of a port for this shape."""
     return tuple([size_name(dim) if is_variable(dim) else int(dim) for dim in shape])
@@ -276,6 +283,12 @@ _COUNTED, _MOST_COUNTED = (np.int32, np.int64), 16
 
 _HINT = 2
 """A trip that is neither the first one nor the second: a body that treats these apart counts from no other one on."""
+
+_LISTED = (DataType.S32, DataType.S64)
+"""Types of arrays of which integers at the number of the trip may be sizes."""
+
+_SIGNS = (1, -1)
+"""Of what extents say an integer: one is the integer, one what it is below 0."""
 
 _MOST_STEP = 2**31
 """By which a state may count; more than that counts nothing that has a size."""
@@ -370,7 +383,9 @@ def _repeat(walk: Walk, node: Node, repeated: _Repeated, body: _Body) -> list[Va
         results.append(Given(given.dtype, dims, is_known).value(walk))
     shapes = [Row(tuple([dim if isinstance(dim, int) and not is_variable(dim) else 0 for dim in given.dims or ()]),
                   given.dtype.numpy) for given in rows]  # fmt: skip
+    listed = body.listed.values()
     reads = [repeated.trips, repeated.condition, *states, *(value for value, _ in repeated.scanned)]
+    reads += [value for value in listed for _ in _SIGNS]
     unique = Reads()
     places = [unique.place(value) for value in (*reads, *body.inner.outer.read) if value is not None]
     function = Loop(
@@ -378,49 +393,64 @@ def _repeat(walk: Walk, node: Node, repeated: _Repeated, body: _Body) -> list[Va
         most=None if repeated.trips is not None or repeated.scanned else repeated.length,
         takes_most=repeated.trips is not None, takes_condition=repeated.condition is not None,
         has_places=has_places and all(given.is_known for given in rows),
-        are_alike=not body.is_open and all(given.is_known for given in body.given),
+        are_alike=not body.is_open and not listed and all(given.is_known for given in body.given),
     )  # fmt: skip
     walk.add_inner(node, function, unique.values, results, body.is_native)
     return results
 
 
 class _Body:
-    """The body of a loop as a model, which takes the number of the trip as data, or as a size where that is needed."""
+    """The body of a loop as a model, which takes the number of the trip as data, or as a size where that is needed.
+
+    `listed` are integers that each trip takes of an array at its number, by the names that they have in the body, and
+    the arrays: where sizes follow from them.
+    """
 
     def __init__(self, walk: Walk, node: Node, repeated: _Repeated, path: Path) -> None:
         self._walk, self._node, self._repeated, self._path = walk, node, repeated, path
         self.is_extent = False
+        self.listed: dict[str, Value] = {}
         self._counters: dict[int, tuple[Any, int]] = {}  # states that count trips -> first content, and by how much
         given = [*repeated.states, *(value for value, _ in repeated.scanned)]
         require(all(value.is_plain and value.dtype.bits >= 8 for value in given), "what is no tensor of numbers")
         try:
             self._rehearse()
         except (NotConvertible, GraphpoolError) as error:
-            if isinstance(error, LimitError) or not self._rehearse_with_extent():
+            if isinstance(error, LimitError) or not self._rehearse_with_sizes():
                 raise
         else:
             if not self.is_native:
-                self._rehearse_with_extent()
+                self._rehearse_with_sizes()
         self._finish()
 
     @property
     def is_steady(self) -> bool:
         """Whether shapes stay as they are from trip to trip, and kernels run all of it."""
-        return self.is_native and not self.is_open
+        return self.is_native and not self.is_open and not self.listed
 
-    def _rehearse_with_extent(self) -> bool:
-        """Walk the body with the number of the trip as a size; whether kernels run all of it then, else as before."""
+    def _rehearse_with_sizes(self) -> bool:
+        """Walk the body with the number of the trip as a size, or with integers that it takes by that number as sizes.
+
+        Returns whether kernels run all of it then; else all is as before.
+        """
         graph = self._repeated.graph
         if not self._repeated.checks:
             return False
         counters = self._find_counters()
-        if not counters and graph.inputs[0] not in names_read(graph.nodes, ()):
-            return False
+        if (counters or graph.inputs[0] in names_read(graph.nodes, ())) and self._rehearse_as(
+            is_extent=True, _counters=counters
+        ):
+            self.is_open = True
+            return True
+        listed = self._find_listed()
+        return bool(listed) and self._rehearse_as(listed=listed)
+
+    def _rehearse_as(self, **changes: Any) -> bool:
+        """Walk the body with these attributes; whether kernels run all of it then, else as before."""
         before = self.__dict__.copy()
-        self.is_extent, self._counters = True, counters
+        self.__dict__.update(changes)
         try:
             self._rehearse()
-            self.is_open = True
             if self.is_native:
                 return True
         except (NotConvertible, GraphpoolError) as error:
@@ -446,18 +476,37 @@ class _Body:
             items = np.empty(first.size, object)
             items[:] = [(_NUMBER, step, -int(item)) for item in first.reshape(-1)]
             sizes[self._names[number]] = SizeItems(items.reshape(first.shape), first.dtype)
+        for name, value in self.listed.items():
+            items = np.empty((), object)
+            items[()] = _listed_name(name, 1), 1, _listed_name(name, -1)
+            sizes[name] = SizeItems(items, value.dtype.numpy)
         self.inner = Inner(self._walk, self._node, graph, self._path, self._own(), known, sizes, repeated.fixed)
         shapes = [value.shape for value in repeated.states] + [value.shape[1:] for value, _ in repeated.scanned]
         if repeated.checks:
             shapes.insert(0, (1, 0) if self.is_extent else ())
-        found, self.is_native = self.inner.rehearse(self._walk, shapes)
-        check = found.pop(0) if repeated.checks else None
-        self.has_check = check is not None and not (goes_on(graph) or (check.is_known and bool(np.all(check.content))))
         elem_types = graph.elem_types[1:] if repeated.checks else graph.elem_types
-        starts, self.given = self.given, list(map(_given, found, elem_types))
+        starts, self.given = self.given, []
+        self.has_check, self.is_native = False, True
+        for integers in self._trials():
+            extents = [(integer if sign > 0 else 0, 0) for integer in integers for sign in _SIGNS]
+            found, is_native = self.inner.rehearse(self._walk, shapes + extents)
+            check = found.pop(0) if repeated.checks else None
+            is_endless = check is None or goes_on(graph) or (check.is_known and bool(np.all(check.content)))
+            self.has_check |= not is_endless
+            self.is_native &= is_native
+            given = list(map(_given, found, elem_types))
+            self.given = [one.joined(other) for one, other in zip(self.given or given, given, strict=True)]
         states = [start.joined(given) for start, given in zip(starts, self.given, strict=False)]
         self.is_open = not all(state.is_known for state in states)
         self.given[: len(states)] = states
+
+    def _trials(self) -> list[list[int]]:
+        """Values of the listed integers for which the body is walked: ascending and descending ones.
+
+        So that what has the same sizes for both hangs neither on their differences nor on themselves.
+        """
+        numbers = range(len(self.listed))
+        return [[1 + 2 * k for k in numbers], [20 * len(numbers) - 5 * k for k in numbers]] if self.listed else [[]]
 
     @property
     def _names(self) -> Sequence[str]:
@@ -488,6 +537,20 @@ class _Body:
                 found[number] = first, step
         return found
 
+    def _find_listed(self) -> dict[str, Value]:
+        """Integers that each trip takes of an array at its number -> the arrays."""
+        repeated, graph = self._repeated, self._repeated.graph
+        nodes, _ = self._walk.owner.rewritten(graph, self._path)
+        outside = _outside(self._walk, graph, repeated.fixed)
+        found: dict[str, Value] = {}
+        for node in nodes:
+            if node.op_type != "Gather" or node.domain or node.input[1] != graph.inputs[0]:
+                continue
+            value = outside.get(node.input[0])
+            if value is not None and value.is_plain and value.dtype in _LISTED and len(value.shape) == 1:
+                found[node.output[0]] = value
+        return found
+
     def _own(self) -> list[ModelPort]:
         """Ports of the body's own inputs; the content of a state that counts trips is not read."""
         repeated = self._repeated
@@ -502,12 +565,16 @@ class _Body:
             dims = _dims(value.shape) if not self.is_open else given.opened().dims
             ports.append(ModelPort(f"{name}, counted" if number in self._counters else name, value.dtype, dims))
         rows = zip(self._names[len(repeated.states) :], repeated.scanned, strict=True)
-        return ports + [ModelPort(name, value.dtype, _dims(value.shape[1:])) for name, (value, _) in rows]
+        ports += [ModelPort(name, value.dtype, _dims(value.shape[1:])) for name, (value, _) in rows]
+        return ports + [
+            ModelPort(_listed_name(name, sign), DataType.BOOLEAN, (None, 0)) for name in self.listed for sign in _SIGNS
+        ]
 
     def _finish(self) -> None:
         """Name what goes in and out."""
         repeated, graph = self._repeated, self._repeated.graph
         nstates, outputs = len(repeated.states), list(graph.outputs)
+        nread = nstates + len(repeated.scanned)
         own = self._own()
         inputs = [port.name for port in own]
         counter = inputs.pop(0) if repeated.checks else None
@@ -517,8 +584,9 @@ class _Body:
         turned = repeated.turned or [False] * (len(outputs) - nstates)
         self.ports = LoopPorts(
             states=tuple(zip(inputs[:nstates], outputs[:nstates], strict=True)),
-            scanned=tuple(zip(inputs[nstates:], [back for _, back in repeated.scanned], strict=True)),
+            scanned=tuple(zip(inputs[nstates:nread], [back for _, back in repeated.scanned], strict=True)),
             rows=tuple(zip(outputs[nstates:], turned, strict=True)),
+            listed=tuple(zip(inputs[nread:], _SIGNS * len(self.listed), strict=True)),
             outer=tuple(port.name for port in self.inner.outer.ports),
             counter=counter, is_extent=self.is_extent, check=self.check, is_open=self.is_open,
         )  # fmt: skip

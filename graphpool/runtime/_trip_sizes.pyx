@@ -1,21 +1,34 @@
 """Sizes that change from trip to trip of a loop: what the form's terms say of each, written into programs in place."""
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from graphpool._size_program cimport Numbers, SizeProgram, SizeTable, SizeValues
 from graphpool._sizes cimport Size
 
+from ._ndarray cimport fields_of
 from ._program cimport Program
 from ._variable cimport VariableProgram
+
+import numpy as np
 
 from graphpool.errors import StateError, explain
 
 cdef enum:
     COUNTER = -1
     FIXED = -2
+    FIRST_LISTED = -3
     NONE = -1
     ANY = -1
+
+cdef int64_t _MOST_EXTENT = <int64_t>1 << 48
+
+MOST_EXTENT = _MOST_EXTENT
+"""What extents of the run may be; no axis of an array is longer, and bounds of slices beyond it mean the same."""
+
+
+cdef tuple _LISTED = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 cdef class TripSizes:
@@ -26,7 +39,7 @@ cdef class TripSizes:
     program : SizeProgram
     sources : sequence of int
         Of each symbol the dimension that it is, counted over all states; -1 for the number of the trip, -2 for one that
-        stays.
+        stays, -3 for what the first array of integers has at that number, -4 for the second one, and so on.
     kept : sequence of Size or int
         Sizes that stay in all trips.
     states : sequence of (tuple, tuple, Size or int)
@@ -36,30 +49,37 @@ cdef class TripSizes:
         What is rewritten, and the offsets of its temporaries.
     rooms : sequence of (SizeTable, Numbers)
         What temporaries take, and the most that they may. Unit: bytes.
+    nlisted : int
+        How many arrays of integers there are.
 
     Notes
     -----
     `begin` is to be called before the trips of each loop. Ownership: keeps the programs, which nobody else runs
-    meanwhile. Threads: one at a time. Cost of a trip: 2 ns for a term, 1 ns for a number that varies.
+    meanwhile, but not the arrays of integers. Threads: one at a time. Cost of a trip: 2 ns for a term, 1 ns for a
+    number that varies.
     """
 
-    def __cinit__(self, SizeProgram program not None, sources, kept, states, writers, rooms):
+    def __cinit__(
+        self, SizeProgram program not None, sources, kept, states, writers, rooms, int64_t nlisted
+    ):
         cdef int64_t k = 0
         self.program = program
         self.values = SizeValues(program.trace, program.nterms, program.nsymbols)
-        self.nsymbols, self.nkept, self.nstates = program.nsymbols, len(kept), len(states)
+        self.nsymbols, self.nkept, self.nstates, self.nlisted = program.nsymbols, len(kept), len(states), nlisted
         self.ndims = sum([len(sizes) for sizes, *_ in states])
         self.sources = <int32_t *>calloc(self.nsymbols + 1, sizeof(int32_t))
         self.kept = <Kept *>calloc(self.nkept + 1, sizeof(Kept))
         self.dims = <Dim *>calloc(self.ndims + 1, sizeof(Dim))
         self.states = <Held *>calloc(self.nstates + 1, sizeof(Held))
-        if self.sources == NULL or self.kept == NULL or self.dims == NULL or self.states == NULL:
+        self.listed = <Listed *>calloc(nlisted + 1, sizeof(Listed))
+        if (self.sources == NULL or self.kept == NULL or self.dims == NULL or self.states == NULL
+                or self.listed == NULL):
             raise MemoryError()
         if len(sources) != self.nsymbols:
             raise StateError(explain("sources of symbols", accepted=self.nsymbols, got=len(sources)))
         for k in range(self.nsymbols):
             self.sources[k] = sources[k]
-            if not FIXED <= self.sources[k] < self.ndims:
+            if not FIRST_LISTED - nlisted < self.sources[k] < self.ndims:
                 raise IndexError(sources[k])
         for k, size in enumerate(kept):
             self.kept[k].term = self._term(size)
@@ -104,13 +124,14 @@ cdef class TripSizes:
         free(self.kept)
         free(self.dims)
         free(self.states)
+        free(self.listed)
 
     def _state(self, int64_t number):
         if not 0 <= number < self.nstates:
             raise IndexError(number)
         return number
 
-    def begin(self, list symbols not None, list kept not None, list shapes not None):
+    def begin(self, list symbols not None, list kept not None, list shapes not None, list listed not None):
         """Let the sizes be those of a loop's first trip.
 
         Parameters
@@ -120,12 +141,15 @@ cdef class TripSizes:
             What the sizes that stay must be.
         shapes : list of tuple of int
             Of the states.
+        listed : list of (array, int)
+            Arrays of s32 or s64, of one axis, that stay until the trips have ended, and 1 or -1, by which integers are
+            multiplied. What is negative then counts as 0.
         """
         cdef int64_t k, axis
         cdef tuple shape
-        if len(symbols) != self.nsymbols or len(kept) != self.nkept or len(shapes) != self.nstates:
-            got = len(symbols), len(kept), len(shapes)
-            raise StateError(explain("sizes", accepted=(self.nsymbols, self.nkept, self.nstates), got=got))
+        got, accepted = tuple(map(len, (symbols, kept, shapes, listed))), (self.nsymbols, self.nkept, self.nstates)
+        if got != (*accepted, self.nlisted):
+            raise StateError(explain("sizes", accepted=(*accepted, self.nlisted), got=got))
         self.is_current = False
         for k in range(self.nsymbols):
             self.values.values[self.values.nterms + k] = symbols[k]
@@ -140,6 +164,11 @@ cdef class TripSizes:
                 raise StateError(explain("dimensions of a state", accepted=self.states[k].rank, got=len(shape)))
             for axis in range(self.states[k].rank):
                 self.dims[self.states[k].first + axis].now = shape[axis]
+        for k, (array, sign) in enumerate(listed):
+            if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype not in _LISTED:
+                raise StateError(explain("integers of trips", accepted="s32 or s64 of one axis", got=type(array)))
+            at, stride = <uintptr_t>fields_of(array).data, array.strides[0]
+            self.listed[k] = Listed(at, stride, len(array), array.itemsize == 8, 1 if sign > 0 else -1)
 
     def set_capacity(self, int64_t number, int64_t nbytes):
         """Say how large the buffers of a state are. Unit: bytes."""
@@ -158,6 +187,9 @@ cdef class TripSizes:
     cdef int prepare(self, int64_t count) except -1:
         """Let the programs be for the next trip, whose number this is; a `Halt` if that cannot be."""
         cdef int64_t status, k
+        for k in range(self.nlisted):
+            if not 0 <= count < self.listed[k].count:
+                return OTHER_FORM
         if not self._set_symbols(count) and self.is_current:
             return GOES_ON
         self.is_current = False
@@ -181,10 +213,28 @@ cdef class TripSizes:
         cdef bint is_other = False
         for k in range(self.nsymbols):
             if self.sources[k] != FIXED:
-                value = count if self.sources[k] == COUNTER else self.dims[self.sources[k]].now
+                if self.sources[k] == COUNTER:
+                    value = count
+                elif self.sources[k] <= FIRST_LISTED:
+                    value = self._number(FIRST_LISTED - self.sources[k], count)
+                else:
+                    value = self.dims[self.sources[k]].now
                 is_other |= symbols[k] != value
                 symbols[k] = value
         return is_other
+
+    cdef int64_t _number(self, int64_t place, int64_t count) noexcept nogil:
+        """What an array of integers has for a trip, as an extent."""
+        cdef Listed *listed = &self.listed[place]
+        cdef const void *at = <const void *>(listed.at + <uintptr_t>(count * listed.stride))
+        cdef int64_t wide = 0
+        cdef int32_t narrow = 0
+        if listed.is_wide:
+            memcpy(&wide, at, sizeof(wide))
+        else:
+            memcpy(&narrow, at, sizeof(narrow))
+            wide = narrow
+        return max(min(max(wide, -_MOST_EXTENT), _MOST_EXTENT) * listed.sign, 0)
 
     cdef bint _is_kept(self) noexcept nogil:
         """Whether all inputs have the shapes that the symbols say, and what must stay has."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from graphpool._dataclasses import dataclass
 from graphpool.errors import InvalidShapeError
 from graphpool.log import compile_log
 
+from ._trip_sizes import MOST_EXTENT
 from .host_room import RunBound
 from .inner_models import InnerModels, inner_run
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
     from .model import Model
 
-__all__ = ["DataDependentInput", "DataDependentPart"]
+__all__ = ["DataDependentInput", "DataDependentPart", "as_extent"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,11 @@ class DataDependentInput:
     ntensors: int = 1
     cut: Callable[..., Any] | None = None
     bound: Callable[..., tuple[int, ...] | None] | None = None
+
+
+def as_extent(number: int) -> Any:
+    """An array without elements of this extent; no extent is negative."""
+    return np.empty((min(max(number, 0), MOST_EXTENT), 0), bool)
 
 
 class DataDependentPart(InnerModels):

@@ -376,10 +376,10 @@ class Executable(ResizableForm):
 
         Goes back by `leave_open`. Raises `OutOfMemoryError` as `resized`.
         """
-        from .open_trips import TripFacts  # and what knows of loops: not by all who run a model
-
         first = self.first
         if not first._trip_facts:
+            from .open_trips import TripFacts  # and what knows of loops: not by all who run a model
+
             first._trip_facts = (None if first._variable is None else TripFacts.of(first, ports),)
         [facts] = first._trip_facts
         if facts is None:

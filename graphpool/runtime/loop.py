@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from graphpool._dataclasses import dataclass
-from graphpool.errors import InvalidShapeError, OutOfMemoryError, explain
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, OutOfMemoryError, explain
 from graphpool.memory._arrays import ArrayAllocator
 
+from .data_dependent import as_extent
 from .host_room import RunBound
 from .inner_models import InnerModels, inner_run
 from .trip_places import TripPlaces, moved_states, view_of
@@ -63,6 +64,9 @@ class LoopPorts:
         Inputs of which each trip has another row of an array, and whether the last row comes first.
     rows : tuple of (str, bool)
         Outputs that are rows of an array, and whether the first trip gives the last row.
+    listed : tuple of (str, int)
+        Inputs without elements, of which the extent is what an array of integers has at the number of the trip, times 1
+        or -1; 0 where that is negative.
     outer : tuple of str
         Inputs that stay as they are.
     counter : str or None
@@ -78,11 +82,17 @@ class LoopPorts:
     states: tuple[tuple[str, str], ...]
     scanned: tuple[tuple[str, bool], ...]
     rows: tuple[tuple[str, bool], ...]
+    listed: tuple[tuple[str, int], ...]
     outer: tuple[str, ...]
     counter: str | None
     is_extent: bool
     check: str | None
     is_open: bool
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether the number of a trip says sizes."""
+        return self.is_extent or bool(self.listed)
 
 
 class Loop(InnerModels):
@@ -115,7 +125,8 @@ class Loop(InnerModels):
 
     Notes
     -----
-    Calls take these, then the first contents of the states, what is scanned, and what is outer; they give the last
+    Calls take these, then the first contents of the states, what is scanned, the array of each of ``ports.listed``, and
+    what is outer; they give the last
     contents of the states, and the rows of all trips along a first axis. What is held for the states between trips, and
     for rows whose number is not known, is charged to the engine's budget.
     """
@@ -129,6 +140,7 @@ class Loop(InnerModels):
         condition: Any
         states: list[Any]
         scanned: list[Any]
+        listed: list[Any]
         outer: list[Any]
 
     def __init__(
@@ -163,7 +175,8 @@ class Loop(InnerModels):
         condition = next(given) if self._takes_condition else None
         states = [next(given) for _ in self.ports.states]
         scanned = [next(given) for _ in self.ports.scanned]
-        return self.Parts(most, condition, states, scanned, list(given))
+        listed = [next(given) for _ in self.ports.listed]
+        return self.Parts(most, condition, states, scanned, listed, list(given))
 
     def attach(self, **options: Any) -> None:
         """As of `InnerModels`; forms for shapes that change in trips are kept for the next call."""
@@ -186,7 +199,7 @@ class Loop(InnerModels):
         if most is None:
             most = _UNENDING
         with inner_run():
-            run = _Run(self, self.open_model(), given.states, given.scanned, given.outer, outputs)
+            run = _Run(self, self.open_model(), given, outputs)
             return run.go(most if goes_on else 0)
 
     def bound_run(self, shapes: Sequence[Any]) -> RunBound:
@@ -198,7 +211,7 @@ class Loop(InnerModels):
         found.update(zip(self.ports.outer, given.outer, strict=True))
         if self.ports.counter is not None:
             found[self.ports.counter] = (0, 0) if self.ports.is_extent else ()
-        if None in found.values():
+        if None in found.values() or self.ports.listed:  # integers of the run
             return RunBound(unbounded=(self.label,))
         model = self.open_model()
         types = {port.name: port.dtype.numpy for port in model.inputs if port.dtype is not None}
@@ -224,18 +237,11 @@ def _number(array: Any) -> int:
 class _Run:
     """One call of a loop: what the next trip reads, and what the trips so far have given."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        model: Model,
-        states: list[Any],
-        scanned: list[Any],
-        outer: list[Any],
-        targets: Sequence[Any],
-    ) -> None:
+    def __init__(self, loop: Loop, model: Model, given: Loop.Parts, targets: Sequence[Any]) -> None:
         self._loop, self._ports, self._model = loop, loop.ports, model
-        self._states, self._scanned = states, scanned
-        self._outer = dict(zip(self._ports.outer, outer, strict=True))
+        states = self._states = given.states
+        self._scanned, self._outer = given.scanned, dict(zip(self._ports.outer, given.outer, strict=True))
+        self._listed = [(array, sign) for array, (_, sign) in zip(given.listed, self._ports.listed, strict=True)]
         self._arrays = ArrayAllocator(model.engine.host_budget, f"loop {loop.label!r}")
         self._targets = list(targets[: len(states)])
         self._buffers: dict[int, tuple[Any, Any]] = {}
@@ -269,14 +275,21 @@ class _Run:
             found[name] = value
         for (name, is_turned), array in zip(ports.scanned, self._scanned, strict=True):
             found[name] = array[self._most - 1 - self._done if is_turned else self._done, ...]
+        for (name, sign), (array, _) in zip(ports.listed, self._listed, strict=True):
+            if self._done >= len(array):
+                what = f"node {self._loop.label!r}: the place in an array that a trip reads"
+                raise InvalidArgumentError(
+                    explain(what, accepted=f"below {len(array)}", got=self._done), node=self._loop.label
+                )
+            found[name] = as_extent(sign * array.item(self._done))
         if ports.counter is not None:
-            found[ports.counter] = np.empty((self._done, 0), bool) if ports.is_extent else np.array(self._done)
+            found[ports.counter] = as_extent(self._done) if ports.is_extent else np.array(self._done)
         return found
 
     def _advance(self, form: Executable, inputs: dict[str, Any]) -> None:
         """Make the next trips on a form: as many as can be without Python, or one."""
         ports = self._ports
-        if not ports.is_extent and form.can_repeat(ports, inputs):
+        if not ports.has_sizes and form.can_repeat(ports, inputs):
             self._repeat(form, inputs, min(self._most - self._done, _CHUNK_TRIPS))
             return
         if self._go_on(form, inputs):
@@ -334,7 +347,7 @@ class _Run:
             for rows, row in zip(self._rows, described, strict=True):
                 assert row is not None  # as it can repeat
                 most = min(most, rows.reserve(self._done, *row))
-            sizes = trips.sizes(inputs, [row[0] for row in described if row is not None])
+            sizes = trips.sizes(inputs, [row[0] for row in described if row is not None], self._listed)
             if sizes is None:
                 return "form"
             moved = moved_states(ports, form.form)

@@ -58,7 +58,7 @@ class NestedLoop:
     def is_fit(self) -> bool:
         """Whether there is one number of trips, not 0, and a place for what they give."""
         are_known = not self._rows or self._loop.has_places
-        if self._loop.ports.is_extent or len(self._lengths) > 1 or 0 in self._lengths or not are_known:
+        if self._loop.ports.has_sizes or len(self._lengths) > 1 or 0 in self._lengths or not are_known:
             return False
         wanted = {self._given.most: DataType.S64, self._given.condition: DataType.BOOLEAN}
         for tensor_id, dtype in wanted.items():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenTrips", "TripFacts"]
 
-_COUNTER, _FIXED = -1, -2
+_COUNTER, _FIXED, _FIRST_LISTED = -1, -2, -3
 
 _SMALL_NBYTES = 2**16
 """Of an arena, which may have room for sizes that double."""
@@ -42,12 +42,12 @@ class OpenTrips:
         kept = [size for _, sizes in facts.still for size in sizes] + [size for sizes in facts.rows for size in sizes]
         states = [sizes for _, sizes in facts.states]
         variable = facts.first.variable
-        self._sizes = variable.trip_sizes(facts.sources, kept, states, form.programs, layout.plans)
+        self._sizes = variable.trip_sizes(facts.sources, kept, states, form.programs, layout.plans, facts.nlisted)
 
-    def sizes(self, inputs: Mapping[str, Any], rows: Sequence[Any]) -> TripSizes | None:
+    def sizes(self, inputs: Mapping[str, Any], rows: Sequence[Any], listed: list[Any]) -> TripSizes | None:
         """What changes from a trip with these inputs on; None where a symbol would have two values.
 
-        `rows` are the shapes that those of the loop have in all trips.
+        `rows` are the shapes that those of the loop have in all trips, `listed` is as in `TripSizes.begin`.
         """
         facts = self._facts
         symbols = facts.symbols(inputs)
@@ -55,7 +55,7 @@ class OpenTrips:
             return None
         kept = [size for name, _ in facts.still for size in inputs[name].shape]
         kept += [size for shape in rows for size in shape]
-        self._sizes.begin(symbols, kept, [inputs[name].shape for name, _ in facts.states])
+        self._sizes.begin(symbols, kept, [inputs[name].shape for name, _ in facts.states], listed)
         return self._sizes
 
     def run(self, places: TripPlaces, sizes: TripSizes, most: int, time_ns: int) -> tuple[int, Trips, list[Any]]:
@@ -95,6 +95,8 @@ class TripFacts:
         States whose sizes a trip may change.
     sources : list of int
         Of each symbol what says it in a trip, as `TripSizes` takes it.
+    nlisted : int
+        How many arrays of integers say some.
     """
 
     def __init__(self, first: Executable, ports: LoopPorts) -> None:
@@ -113,7 +115,10 @@ class TripFacts:
             numbers.update({(source, axis): len(numbers) + axis for axis in range(len(sizes))})
         if ports.is_extent and ports.counter is not None:
             numbers[ports.counter, 0] = _COUNTER
-        others = form.inputs.keys() - {source for source, _ in self.states} - {ports.counter}
+        numbers.update({(name, 0): _FIRST_LISTED - place for place, (name, _) in enumerate(ports.listed)})
+        self.nlisted: int = len(ports.listed)
+        listed = {name for name, _ in ports.listed}
+        others = form.inputs.keys() - {source for source, _ in self.states} - {ports.counter} - listed
         found = [(name, sizes_of(form.inputs[name])) for name in others]
         self.still: list[tuple[str, Any]] = [(name, read[0]) for name, read in found if read is not None]
         self.rows: list[tuple[int, ...]] = [sizes_of(form.outputs[name])[0] for name, _ in ports.rows]

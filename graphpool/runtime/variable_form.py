@@ -266,12 +266,13 @@ class VariableForm:
         states: Sequence[tuple[tuple[int, ...], tuple[int, ...], int]],
         programs: Sequence[Program],
         plans: Sequence[Plan],
+        nlisted: int,
     ) -> TripSizes:
         """The sizes in trips of a loop, which rewrite programs that have these plans."""
         made = list(zip(self._partitions, programs, plans, strict=True))
         writers = [variable.writer(program, plan) for variable, program, plan in made]
         rooms = [variable.room(plan) for variable, _, plan in made]
-        return TripSizes(self._program, sources, kept, states, writers, rooms)
+        return TripSizes(self._program, sources, kept, states, writers, rooms, nlisted)
 
     def bounds(self, spans: Mapping[str, Any]) -> SizeBounds:
         """What all sizes are at least and at most, where each dimension of the inputs is from one number to another."""

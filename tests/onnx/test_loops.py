@@ -340,10 +340,10 @@ def test_slices_by_the_number_of_the_trip():
 
 
 def test_slices_that_contents_tell_have_forms_that_stay():
-    """As PyTorch writes a sum of rows for each bag of an EmbeddingBag."""
     nodes = [
-        node("Gather", ["starts", "i"], ["first"]), node("Unsqueeze", ["first", "zero"], ["begin"]),
-        node("Gather", ["ends", "i"], ["last"]), node("Unsqueeze", ["last", "zero"], ["end"]),
+        node("Neg", ["i"], ["down"]), node("Neg", ["down"], ["number"]),
+        node("Gather", ["starts", "number"], ["first"]), node("Unsqueeze", ["first", "zero"], ["begin"]),
+        node("Gather", ["ends", "number"], ["last"]), node("Unsqueeze", ["last", "zero"], ["end"]),
         node("Slice", ["x", "begin", "end", "zero"], ["part"]),
         node("ReduceSum", ["part", "zero"], ["row"], keepdims=0),
     ]  # fmt: skip
