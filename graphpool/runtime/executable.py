@@ -14,7 +14,7 @@ from graphpool.errors import OutOfMemoryError, StateError, explain
 
 from ._result_arrays import ResultArrays
 from ._stream import Stream
-from .form_charge import FormCharge
+from .form_charge import FormCharge, lacking_nbytes
 from .form_plan import FormPlan
 from .form_record import write_form
 from .form_steps import FormSteps
@@ -564,15 +564,27 @@ class Executable(ResizableForm):
         OutOfMemoryError
             The budget can never hold both at once.
         """
-        bound, need_nbytes = self._inner_bound(prepares)
+        try:
+            bound, need_nbytes = self._inner_bound(prepares)
+        except OutOfMemoryError as error:  # of a model inside, by itself
+            least = error.fields.get("smallest_limit")
+            if least is None:
+                raise
+            lacking = lacking_nbytes([self.charge]) + self._around_nbytes
+            raise refused_with(error, least + lacking) from error
         if need_nbytes:
             self._check_run(need_nbytes)
         return bound
 
     def _check_run(self, need_nbytes: int) -> None:
         """Raise `OutOfMemoryError` if the budget can never hold a run and so much beside it. Unit: bytes."""
-        nbytes = self.run_nbytes + need_nbytes
+        nbytes = self._around_nbytes + need_nbytes
         self._engine.budget.check(nbytes, holder=self._name, awaits_leases=not is_inner())
+
+    @property
+    def _around_nbytes(self) -> int:
+        """What a run has while models inside it run; of declared shapes a program for its sizes too. Unit: bytes."""
+        return self.run_nbytes + (self.instance_nbytes if self.is_planned else 0)
 
     def _inner_bound(self, prepares: bool) -> tuple[RunBound, int]:
         """That bound, and what the models inside need beside what a run of this form takes. Unit: bytes."""

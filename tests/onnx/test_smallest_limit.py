@@ -155,6 +155,35 @@ def test_what_is_behind_searches_counts_from_the_first_refusal_on():
         assert alone < least
 
 
+@pytest.mark.parametrize("shapes", [None, {"rows": (1, 300)}], ids=["static", "declared"])
+def test_a_search_whose_model_fits_where_what_is_behind_it_does_not(shapes):
+    """Limits between what the one takes and what both do; of declared shapes, for any of them."""
+    weights = {"wide": RNG.standard_normal((1, 400)).astype(np.float32), "one": np.array([1])}
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["s"]), helper.make_node("NonZero", ["s"], ["found"]),
+        helper.make_node("Transpose", ["found"], ["places"]), helper.make_node("GatherND", ["s", "places"], ["values"]),
+        helper.make_node("Unsqueeze", ["values", "one"], ["column"]),
+        helper.make_node("MatMul", ["column", "wide"], ["h"]),
+        helper.make_node("ReduceMax", ["h"], ["y"], axes=[0], keepdims=0),
+    ]  # fmt: skip
+    model = model_of(nodes, weights, 300 if shapes is None else "rows")
+    model.opset_import[0].version = 17
+
+    def refused(limit):
+        try:
+            with gp.onnx.load(model, threads=1, memory_limit=limit, shapes=shapes) as loaded:
+                for rows in (300,) if shapes is None else (1, 299, 300):
+                    loaded.run({"x": np.ones((rows, 64), np.float32)})
+                assert loaded.engine.budget.peak <= limit
+        except gp.OutOfMemoryError as error:
+            return error.smallest_limit
+        return None
+
+    least = refused(1)
+    assert {refused(least * part // 12) for part in range(1, 12)} == {least}
+    assert [refused(least - 1), refused(least)] == [least, None]
+
+
 def branch(name, inner=None):
     """Sums of what the graph around it has as x and a product by numbers that the branch holds and loading computes."""
     w, v = (numpy_helper.from_array(RNG.standard_normal((64, 256)).astype(np.float32)) for _ in range(2))
