@@ -74,6 +74,15 @@ static void find_rows(const gp_conv_packed *p, const float *src, int64_t od, int
             }
 }
 
+/* Pixels of planes. Where their number is known compilers interleave whole vectors. */
+GP_INLINE void interleave(const int64_t ic, const float *restrict from, int64_t channel, int64_t count,
+                          float *restrict to)
+{
+    for (int64_t x = 0; x < count; x++)
+        for (int64_t c = 0; c < ic; c++)
+            to[x * ic + c] = from[x + c * channel];
+}
+
 static void move_pixels(const void *params, const char *src, int64_t count, char *to)
 {
     const gp_conv_packed *p = params;
@@ -81,7 +90,16 @@ static void move_pixels(const void *params, const char *src, int64_t count, char
     const float *from = (const float *)src;
     int64_t c = 0;
     if (w->src_c == 1) {
-        gp_copy(to, p->ic, 1, from, w->src[2], 1, count, p->ic, sizeof *from);
+        const int64_t pixels = w->src[2] == p->ic ? count : 1; /* that lie side by side */
+        gp_copy(to, pixels * p->ic, 1, from, w->src[2], 1, count / pixels, pixels * p->ic, sizeof *from);
+        return;
+    }
+    if (w->src[2] == 1 && p->ic == 2) {
+        interleave(2, from, w->src_c, count, (float *)to);
+        return;
+    }
+    if (w->src[2] == 1 && p->ic == 3) {
+        interleave(3, from, w->src_c, count, (float *)to);
         return;
     }
     for (const int64_t whole = count & -4; w->src[2] == 1 && c + 4 <= p->ic; c += 4) {
