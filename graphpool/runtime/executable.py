@@ -22,7 +22,6 @@ from .host_room import RunBound
 from .inner_models import InnerModels, is_inner
 from .load_room import refused_with
 from .mapped_reads import MappedReads
-from .model_step import is_plain
 from .resizable_form import ResizableForm
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
@@ -455,7 +454,7 @@ class Executable(ResizableForm):
 
     def check_run(self) -> None:
         """Raise `OutOfMemoryError` if the budget can never hold a run, its results included."""
-        self._check_run(self._inner_bound(prepares=True)[1])
+        self._check_run(self._plan.inner_bound(prepares=True)[1])
 
     # ---- memory
 
@@ -565,7 +564,7 @@ class Executable(ResizableForm):
             The budget can never hold both at once.
         """
         try:
-            bound, need_nbytes = self._inner_bound(prepares)
+            bound, need_nbytes = self._plan.inner_bound(prepares)
         except OutOfMemoryError as error:  # of a model inside, by itself
             least = error.fields.get("smallest_limit")
             if least is None:
@@ -586,42 +585,11 @@ class Executable(ResizableForm):
         """What a run has while models inside it run; of declared shapes a program for its sizes too. Unit: bytes."""
         return self.run_nbytes + (self.instance_nbytes if self.is_planned else 0)
 
-    def _inner_bound(self, prepares: bool) -> tuple[RunBound, int]:
-        """That bound, and what the models inside need beside what a run of this form takes. Unit: bytes."""
-        kept, most, held, objects, opened, programs, need = 0, 0, 0, 0, 0, 0, 0
-        host = self._plan.host
-        reserved = {id(step): host.nbytes for step in self._plan.before_functions}
-        unbounded = list(host.unbounded)
-        largest = {i: value.shape for i, value in host.values.items()}  # shapes that only a run tells
-        for step in self._steps:
-            if isinstance(step.function, InnerModels) and (step.function.is_prepared or not prepares):
-                tensors = [self._tensors.get(i) for i in step.inputs]
-                shapes = [
-                    t.shape if t is not None and is_plain(t) else largest.get(i)
-                    for i, t in zip(step.inputs, tensors, strict=True)
-                ]
-                bound = step.function.bound_run(shapes)
-                kept += bound.kept_nbytes
-                run = reserved.get(id(step), host.held_nbytes) + held + bound.run_nbytes
-                most, need = max(most, run), max(need, run + bound.programs_nbytes)
-                programs = max(programs, bound.programs_nbytes)
-                objects, opened = max(objects, bound.objects_nbytes), opened + bound.opened_nbytes
-                if not all(is_plain(self._tensors.get(i)) for i in step.outputs):
-                    held += bound.run_nbytes  # its results have no other place
-                unbounded.extend(bound.unbounded)
-                largest.update(zip(step.outputs, bound.results, strict=False))
-        run = max(most - host.nbytes, 0)
-        slack = min(max(most - host.held_nbytes, 0), host.nbytes - host.held_nbytes)
-        objects += host.objects_nbytes + slack
-        names = tuple(dict.fromkeys(unbounded))
-        found = RunBound(kept, run, names, objects, opened_nbytes=opened, programs_nbytes=programs)
-        return found, max(need - host.nbytes, 0)
-
     def _inner_need_nbytes(self) -> int:
         """What the models inside need beside a form that finds no room; they are closed. Unit: bytes."""
         kept_nbytes = self._engine.budget.kept
         try:
-            _, need_nbytes = self._inner_bound(prepares=True)
+            _, need_nbytes = self._plan.inner_bound(prepares=True)
             return need_nbytes + self._engine.budget.kept - kept_nbytes
         except OutOfMemoryError as other:  # of a model inside, by itself
             return (other.fields["smallest_limit"] or 0) - kept_nbytes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool._dataclasses import dataclass
 from graphpool.fork import cached_property
 
-from .host_room import NO_ROOM, HostRoom
+from .host_room import NO_ROOM, HostRoom, RunBound
 from .inner_models import InnerModels
 from .model_step import find_buffers, is_plain, plan_arena
 
@@ -184,6 +184,40 @@ class FormPlan:
     def run_nbytes(self, outputs: Iterable[str]) -> int:
         """Memory of a run that makes these outputs. Unit: bytes."""
         return self.arena_nbytes + self.host_nbytes + sum(self.results[name] for name in outputs)
+
+    def inner_bound(self, prepares: bool) -> tuple[RunBound, int]:
+        """What models inside the form take at most, and what they need beside what a run of it takes. Unit: bytes.
+
+        Compiles them; with `prepares` those alone that are to be compiled with the form.
+        """
+        kept, most, held, objects, opened, programs, need = 0, 0, 0, 0, 0, 0, 0
+        host, tensors = self.host, self._tensors
+        reserved = {id(step): host.nbytes for step in self.before_functions}
+        unbounded = list(host.unbounded)
+        largest = {i: value.shape for i, value in host.values.items()}  # shapes that only a run tells
+        for step in self._places.steps:
+            if isinstance(step.function, InnerModels) and (step.function.is_prepared or not prepares):
+                known = [tensors.get(i) for i in step.inputs]
+                shapes = [
+                    t.shape if t is not None and is_plain(t) else largest.get(i)
+                    for i, t in zip(step.inputs, known, strict=True)
+                ]
+                bound = step.function.bound_run(shapes)
+                kept += bound.kept_nbytes
+                run = reserved.get(id(step), host.held_nbytes) + held + bound.run_nbytes
+                most, need = max(most, run), max(need, run + bound.programs_nbytes)
+                programs = max(programs, bound.programs_nbytes)
+                objects, opened = max(objects, bound.objects_nbytes), opened + bound.opened_nbytes
+                if not all(is_plain(tensors.get(i)) for i in step.outputs):
+                    held += bound.run_nbytes  # its results have no other place
+                unbounded.extend(bound.unbounded)
+                largest.update(zip(step.outputs, bound.results, strict=False))
+        run = max(most - host.nbytes, 0)
+        slack = min(max(most - host.held_nbytes, 0), host.nbytes - host.held_nbytes)
+        objects += host.objects_nbytes + slack
+        names = tuple(dict.fromkeys(unbounded))
+        found = RunBound(kept, run, names, objects, opened_nbytes=opened, programs_nbytes=programs)
+        return found, max(need - host.nbytes, 0)
 
     def layout(self, tensors: Mapping[int, LogicalTensor], plans: tuple[Plan, ...]) -> RangeLayout:
         """The plan for tensors as large as these, and for plans of each compiled partition."""
