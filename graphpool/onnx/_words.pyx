@@ -103,6 +103,10 @@ cdef class TextFunction:
         value = inputs[self._place]
         return None if value is None or value.shape is None else self.need(value)
 
+    cdef object place(self):
+        """The first argument of all of them again."""
+        return None if self._place < 0 else self._place
+
     cdef object apply(self, x, target):
         raise NotImplementedError
 
@@ -144,6 +148,9 @@ cdef class OneHot(TextFunction):
             self._numbers = np.array(sorted(table), np.int64)
             self._columns = np.array([table[key] for key in sorted(table)], np.int64)
             self.nbytes += self._numbers.nbytes + self._columns.nbytes
+
+    def __reduce__(self):
+        return OneHot, (self.place(), self._content, self._table, self._width, self._has_zeros)
 
     cdef object need(self, value):
         return _need_of(ValueBound.of_array((*value.shape, self._width), 4), prod(value.shape))
@@ -319,6 +326,9 @@ cdef class Maps(TextFunction):
         self._settle(place, content, _OBJECTS)
         self._keys, self._empty = keys, dict.fromkeys(keys)
         self.nbytes = getsizeof(self._empty) + sum(map(getsizeof, keys))
+
+    def __reduce__(self):
+        return Maps, (self.place(), self._content, self._keys)
 
     cdef object need(self, value):
         nrows, width = prod(value.shape) // max(len(self._keys), 1), len(self._keys)

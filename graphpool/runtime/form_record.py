@@ -32,6 +32,7 @@ from graphpool.fork import Locked
 from graphpool.graph.logical_tensor import LogicalTensor, checked_tensor
 
 from ._compiled import CompiledPartition
+from ._host_call import HostBudget
 from .model_form import ModelForm
 from .model_step import ModelStep, settled_tensors
 from .primitive import Primitive
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from .constant_part import ConstantPart
     from .engine import Engine
     from .form_steps import FormSteps
+    from .model_form import Fallback, HostFunction
     from .partition_runs import PartitionRuns
 
 __all__ = [
@@ -91,9 +93,11 @@ def _itself(made: Any) -> Any:
 class _Record:
     """What is written of a form.
 
-    `constants` has the number among the contents by tensor id; `ports` the inputs and outputs of each compiled
-    partition, for which `primitives` has what runs, where no size varies; else `variable` has both. `packed` has the
-    names of the packed constants of each.
+    `constants` has the number among the contents by tensor id. `steps` has of each its label, inputs and outputs, the
+    host function, None where a compiled partition runs, and what that stands for; `host_functions`, `fallbacks` and
+    `host_budget` are the form's. `ports` are the inputs and outputs of each compiled partition, for which `primitives`
+    has what runs, where no size varies; else `variable` has both. `packed` has the names of the packed constants of
+    each.
     """
 
     inputs: Mapping[str, int]
@@ -103,7 +107,10 @@ class _Record:
     constants: Mapping[int, int]
     tensors: Mapping[int, LogicalTensor]
     sizes: FormSizes
-    steps: Sequence[tuple[str, tuple[int, ...], tuple[int, ...]]]
+    steps: Sequence[tuple[str, tuple[int, ...], tuple[int, ...], HostFunction | None, Fallback | None]]
+    host_functions: Mapping[int, HostFunction]
+    fallbacks: Mapping[int, Fallback]
+    host_budget: HostBudget | None
     ports: Sequence[tuple[Any, Any]]
     primitives: Sequence[Primitive]
     variable: VariableForm | None
@@ -124,9 +131,10 @@ def write_form(
     Raises
     ------
     UnwritableError
-        Something of it is run by the host, by a backend of the user's own, or planned by the user's planner.
+        Something of it is run by a host function that bytes cannot say, by a backend of the user's own, or planned by
+        the user's planner.
     """
-    compiled = [step.compiled for step in made.steps]
+    compiled = [step.compiled for step in made.steps if step.function is None]
     programs = [one for one in compiled if type(one) is CompiledPartition and one.primitive is not None]
     if len(programs) < len(compiled) or engine.planner is not None:
         raise UnwritableError("a step without a program, or a planner of the user's own")
@@ -134,17 +142,19 @@ def write_form(
     wanted.update(i for step in made.steps for i in (*step.inputs, *step.outputs))
     varies = variable is not None
     distinct = {id(content): content for content in form.constants.values()}
-    numbers = {key: number for number, key in enumerate(distinct)}
+    places = {key: number for number, key in enumerate(distinct)}
     text = _Record(
         form.inputs, form.outputs, form.precomputed, form.weights,
-        {tensor_id: numbers[id(content)] for tensor_id, content in form.constants.items()},
+        {tensor_id: places[id(content)] for tensor_id, content in form.constants.items()},
         {} if varies else {i: made.tensors[i] for i in wanted if i in made.tensors}, made.sizes,
-        [(step.label, step.inputs, step.outputs) for step in made.steps],
+        [(step.label, step.inputs, step.outputs, step.function, step.fallback) for step in made.steps],
+        form.host_functions, form.fallbacks, form.host_budget,
         [] if varies else [(one.inputs, one.outputs) for one in programs],
         [] if varies else [one.primitive for one in programs if one.primitive is not None],
         None if variable is None else variable.with_tensors(wanted), packed,
     )  # fmt: skip
-    return _dump(text, engine, [one.partition for one in programs]), list(distinct.values())
+    numbers = {id(step.compiled.partition): k for k, step in enumerate(made.steps) if step.compiled is not None}
+    return _dump(text, engine, numbers), list(distinct.values())
 
 
 def read_form(
@@ -169,10 +179,13 @@ def read_form(
     graph: Any = Deferred(lambda: describe.form.graph)
     names: Any = Deferred(lambda: describe.form.names)
     constants = {i: values[number] for i, number in text.constants.items()}
-    form = ModelForm(graph, constants, text.inputs, text.outputs, {}, text.precomputed, text.weights, names=names)
+    form = ModelForm(
+        graph, constants, text.inputs, text.outputs, text.host_functions, text.precomputed, text.weights,
+        host_budget=text.host_budget, fallbacks=text.fallbacks, names=names,
+    )  # fmt: skip
     variable, tensors, now = text.variable, text.tensors, None
     if variable is None:
-        partitions = map(describe.partition, range(len(text.steps)))
+        partitions = [describe.partition(k) for k, (*_, function, _) in enumerate(text.steps) if function is None]
         rows = zip(partitions, text.ports, text.primitives, strict=True)
         compiled = [
             CompiledPartition(partition, *ports, engine, primitive=primitive, scratch="caller", weights=weights)
@@ -185,7 +198,11 @@ def read_form(
     for one, keys in zip(compiled, text.packed, strict=bool(text.packed)):
         if keys:
             one._know_constants(keys)
-    steps = [ModelStep(made, None, *named) for made, named in zip(compiled, text.steps, strict=True)]
+    parts = iter(compiled)
+    steps = [
+        ModelStep(next(parts) if function is None else None, function, label, inputs, outputs, fallback)
+        for label, inputs, outputs, function, fallback in text.steps
+    ]
     return form, ReadSteps(text, steps, tensors, now, describe), variable
 
 
@@ -274,7 +291,7 @@ class ReadSteps:
 # ---- the format
 
 
-FORMAT = "program:1:"
+FORMAT = "program:2:"
 """Begins the layout under which a store keeps forms."""
 
 
@@ -295,10 +312,10 @@ _ALIGNMENT = 16
 """Of the parts of a record. Unit: bytes."""
 
 
-def _dump(record: Any, engine: Engine | None = None, partitions: Sequence[Any] = ()) -> bytes:
+def _dump(record: Any, engine: Engine | None = None, numbers: Mapping[int, int] | None = None) -> bytes:
     """The number of parts and the size of each, then the parts: a pickle, and the buffers beside it."""
     room, beside = io.BytesIO(), []  # type: ignore[var-annotated]
-    _Writer(room, beside, engine, partitions).dump(record)
+    _Writer(room, beside, engine, numbers or {}).dump(record)
     parts = [room.getbuffer(), *(buffer.raw() for buffer in beside)]
     made = bytearray(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
     for part in parts:
@@ -325,11 +342,15 @@ _CLASSES = {
         "_size_records": "read_trace real_at size_at",
         "cache.identity": "Fingerprint PackedKey",
         "graph.logical_tensor": "checked_tensor",
+        "limits": "Limits",
+        "onnx._words": "Maps OneHot",
         "runtime._form_sizes": "FormSizes _restore",
         "runtime._program": "Program",
         "runtime._variable": "VariableProgram _restore",
         "runtime.constant_part": "ConstantPart",
         "runtime.form_record": "_Record _call _primitive",
+        "runtime._host_call": "HostBudget",
+        "runtime.model_form": "Fallback",
         "runtime.model_metadata": "ModelMetadata",
         "runtime.model_port": "IndexRange ModelPort",
         "runtime.primitive": "ProgramDetails",
@@ -352,11 +373,10 @@ class _Writer(pickle.Pickler):
     """Pickles what `_CLASSES` names."""
 
     def __init__(
-        self, room: io.BytesIO, beside: list[pickle.PickleBuffer], engine: Engine | None, partitions: Sequence[Any]
+        self, room: io.BytesIO, beside: list[pickle.PickleBuffer], engine: Engine | None, numbers: Mapping[int, int]
     ) -> None:  # fmt: skip
         super().__init__(room, 5, buffer_callback=beside.append)
-        self._engine = engine
-        self._numbers = {id(partition): number for number, partition in enumerate(partitions)}
+        self._engine, self._numbers = engine, numbers  # of partitions, by identity
 
     def persistent_id(self, obj: Any) -> Any:
         """A name for what the reader has."""
@@ -461,6 +481,7 @@ def _reduce_located(make: Callable[..., Any], size: Any) -> tuple[Any, ...]:
 
 
 _REDUCERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    HostBudget: lambda budget: (HostBudget, (budget.limits,)),
     KernelCall: _reduce_call,
     LogicalTensor: _reduce_tensor,
     Primitive: _reduce_primitive,

@@ -120,6 +120,42 @@ def test_declared_shapes_keep_their_promise(path, folder):
     assert found == wanted
 
 
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_steps_of_the_host(is_fixed, tmp_path, folder):
+    """Maps, and categories of which an unknown one is an error: before, between and behind programs."""
+    onehot = {"domain": "ai.onnx.ml", "cats_strings": ["a", "b", "c"], "zeros": 0}
+    nodes = [
+        helper.make_node("OneHotEncoder", ["t"], ["o"], name="places", **onehot),
+        helper.make_node("Reshape", ["o", "to"], ["f"]),
+        helper.make_node("Add", ["f", "x"], ["h"]),
+        helper.make_node("Softmax", ["h"], ["s"]),
+        helper.make_node("ZipMap", ["s"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[3, 5, 7]),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+    ]
+    feeds = {"t": np.array([["a"], ["c"], ["b"]], object), "x": random_array((3, 3))}
+    rows = 3 if is_fixed else "rows"
+    ports = [
+        helper.make_tensor_value_info("t", TensorProto.STRING, [rows, 1]),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 3]),
+    ]
+    constants = {"to": np.array([-1, 3]), "w": random_array((3, 40))}
+    tensors = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
+    outputs = [onnx.ValueInfoProto(name=name) for name in ("maps", "y")]
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph(nodes, "g", ports, outputs, tensors)
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    requests = [feeds] if is_fixed else [feeds, {name: value[:2] for name, value in feeds.items()}]
+    assert check_alike(path, requests, folder, threads=1) == 1
+    messages = []
+    for _ in range(2):
+        without_store() if messages else as_another_process(folder)
+        with gp.onnx.load(path, threads=1) as model, pytest.raises(gp.GraphpoolError) as caught:
+            model.run(feeds | {"t": np.array([["a"], ["z"], ["b"]], object)})
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
 def test_numbers_that_decide_shapes(tmp_path, folder):
     nodes = [helper.make_node("Reshape", ["x", "to"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])]
     inputs = {"x": random_array((4, 6)), "to": np.array([2, 12])}
