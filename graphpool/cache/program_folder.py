@@ -56,6 +56,10 @@ class ProgramFolder(PackedStore):
     def _files(self, *suffixes: str) -> list[StoredFile]:
         return super()._files(*suffixes) if self.path.exists() else []
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by path."""
+        return ProgramFolder, (str(self.path),)
+
     def _sync(self, descriptor: int) -> None:
         pass
 

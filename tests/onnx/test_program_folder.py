@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import pickle
 import pwd
 import signal
 import subprocess
@@ -396,6 +397,12 @@ def test_the_home_of_another_user_stays_as_it_is(setting, monkeypatch, tmp_path)
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: (_ for _ in ()).throw(KeyError(uid)))
     assert setting("") == (None, "off")
+
+
+def test_the_store_pickles_by_path(folder):
+    found = pickle.loads(pickle.dumps(program_store()))
+    assert (type(found), found.path) == (program_folder_module.ProgramFolder, folder)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("wrong", [3, b"bytes", ["a"]])
