@@ -33,7 +33,7 @@
     model.py        Model: a whole graph, compiled once for all shapes for which its decisions hold
     model_forms.py  its compiled forms and what they share: compiles, counts, gives back
     _model_run.pyx  what each run of a model goes through: checks inputs, finds a form, runs it in turn
-    _counters.pyx   what each run counts: itself among the jobs of its engine, and a use of its model
+    _counters.pyx   what each run passes: it counts itself among the jobs of its engine, and as a use of its model
     dynamic_partition.py  a partition of unknown shapes
     request_batches.py  many requests to a model: side by side, or filled up to batches
     _form_cache.pyx forms of either, each closed after the last run that uses it

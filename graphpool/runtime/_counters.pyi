@@ -1,4 +1,9 @@
 from collections.abc import Callable, Sized
+from typing import Any, Self, TypeVar
+
+from graphpool.memory import Budget
+
+V = TypeVar("V")
 
 class Jobs:
     """The jobs of an engine that are going on, one a thread, and whether one is to be alone."""
@@ -16,6 +21,17 @@ class Jobs:
     def forget(self) -> None: ...
     def begin(self, own_nbytes: Callable[[], int], by: object = None) -> int: ...
     def end(self, by: object = None) -> None: ...
+
+class JobRunner:
+    """What jobs go through that find their memory."""
+
+    _jobs: Jobs
+    _budget: Budget
+
+    def __new__(cls, budget: Budget, *_: object, **__: object) -> Self: ...
+    def run(
+        self, work: Callable[..., V], own_nbytes: Callable[[], int], given: tuple[Any, ...] = (), is_load: bool = False
+    ) -> V: ...
 
 class UseClock:
     """The time of an engine's models, counted in uses of any of them."""

@@ -1,11 +1,16 @@
-"""What each run counts: itself among the jobs of its engine, and a use of its model."""
+"""What each run passes: it counts itself among the jobs of its engine, and as a use of its model."""
 
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t
 
 from graphpool._atomic cimport gp_add, gp_load
+from graphpool.memory._budget cimport Budget
 from graphpool.memory._gate cimport clock_ns
+
+from functools import partial
+
+from graphpool.errors import OutOfMemoryError
 
 cdef enum:
     HORIZON = 10    # uses over which the mean interval between two of them is taken, about; older ones fade
@@ -41,6 +46,10 @@ cdef class Jobs:
     @property
     def is_here(self):
         """Whether a job of this thread is going on."""
+        return self.has_own()
+
+    cdef bint has_own(self) except -1:
+        """As `is_here`."""
         return PyThread_get_thread_ident() in self.running
 
     @property
@@ -48,7 +57,7 @@ cdef class Jobs:
         """What tells the bytes that the budget counts for this thread's job between runs; None without a job."""
         return self.running.get(PyThread_get_thread_ident())
 
-    def begin(self, own_nbytes, by=None):
+    cpdef int64_t begin(self, own_nbytes, by=None) except -2:
         """Begin a job of this thread unless another is to be alone.
 
         Parameters
@@ -73,12 +82,61 @@ cdef class Jobs:
             self.running[PyThread_get_thread_ident()] = own_nbytes
             return self.begun if is_first else 0
 
-    def end(self, by=None):
+    cpdef end(self, by=None):
         """End the job of this thread, if it has begun; nobody is to be alone any more if it was `by`."""
         with cython.critical_section(self):
             self.running.pop(PyThread_get_thread_ident(), None)
             if self.alone is by:
                 self.alone = None
+
+
+cdef class JobRunner:
+    """What jobs go through that find their memory; base of `MemoryQueue`, which says what becomes of the others.
+
+    Parameters
+    ----------
+    budget : Budget
+    """
+
+    def __cinit__(self, Budget budget not None, *_, **__):
+        self._jobs, self._budget = Jobs(), budget
+
+    cpdef run(self, work, own_nbytes, tuple given=(), bint is_load=False):
+        """What `work` returns, which may be tried several times; raises what it raises.
+
+        Parameters
+        ----------
+        work : callable
+            Lets go of what it took when it raises `OutOfMemoryError`.
+        own_nbytes : callable
+            Bytes that the budget counts for what the job belongs to between runs: its model. Unit: bytes.
+        given : tuple, default=()
+            What `work` takes.
+        is_load : bool, default=False
+            Whether it takes memory for good.
+
+        Raises
+        ------
+        OutOfMemoryError
+            It does not fit; with ``wait``, not on an idle engine either, of which `smallest_limit` would do.
+        MemoryTimeoutError
+            It would fit on an idle engine, and no memory came free in time.
+        """
+        cdef int64_t number = 0
+        if self._jobs.has_own():
+            return work(*given)     # within another job, which is tried again as a whole
+        try:
+            number = self._jobs.begin(own_nbytes)
+            if number < 0:
+                number = self._wait_to_begin(own_nbytes)
+            return work(*given)
+        except OutOfMemoryError as error:
+            if not self._may_fit_later(number, error, own_nbytes):
+                raise
+        finally:    # as `MemoryQueue._end`, on the path of every run
+            self._jobs.end()
+            self._budget.gate.notify()
+        return self._try_in_turn(partial(work, *given), own_nbytes, is_load)
 
 
 cdef class UseClock:

@@ -92,7 +92,8 @@ cdef class FormCache:
     cdef FormUse _look_up(self, object key):
         cdef FormUse use
         with cython.critical_section(self):
-            self.check_open()
+            if self.is_closed:
+                self.check_open()
             use = <FormUse>self.entries.get(key)
             if use is not None:
                 if use is not self.newest:

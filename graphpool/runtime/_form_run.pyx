@@ -12,6 +12,7 @@ from ._host_call cimport HostCall
 from ._ndarray cimport GP_C_CONTIGUOUS, GP_WRITEABLE, fields_of, has_shape
 from ._program cimport gp_next_serial
 from ._step_call cimport Addresses, StepCall
+from ._trace cimport current
 
 from collections import deque
 
@@ -20,7 +21,6 @@ from numpy import ndarray
 from graphpool.errors import OutOfMemoryError
 
 from . import blas_threads
-from ._trace import current
 from .inner_models import is_inner
 from .model_port import check_output
 

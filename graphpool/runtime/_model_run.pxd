@@ -1,6 +1,6 @@
 from graphpool.memory._arrays cimport ArrayAllocator
 
-from ._counters cimport UseCount
+from ._counters cimport JobRunner, UseCount
 from ._form_cache cimport FormCache, FormUse
 
 
@@ -27,7 +27,7 @@ cdef class ModelRun:
     cdef readonly ArrayAllocator copies
     cdef frozenset outputs      # names
     cdef UseCount count
-    cdef object queue
+    cdef JobRunner queue
     cpdef dict dense(self, InputPorts ports, dict given)
     cdef object _run_in_turn(self, dict arrays, work, tuple given)
     cdef object _in_turn(self, work, tuple given)

@@ -21,6 +21,7 @@ cdef struct Recording:
     int64_t nslices     # may exceed the capacity: the rest was dropped
 
 
+cpdef current()
 # The recording that is on, which stays until `leave_recording`; NULL, and nothing to leave, when none is.
 cdef Recording *enter_recording() noexcept nogil
 cdef void leave_recording(Recording *recording) noexcept nogil

@@ -146,7 +146,7 @@ cdef class Recorder:
         return found
 
 
-def current():
+cpdef current():
     """The recorder that is on, or None."""
     return _recorder
 

@@ -161,9 +161,9 @@ def test_what_is_idle_is_given_up_before_a_group_refuses(tmp_path, on_pressure):
         room.check(mib << 20, "a job")
         return mib
 
-    assert (jobs.queue.run(work, lambda: 0, 30), idle.mib) == (30, 50)
+    assert (jobs.queue.run(work, lambda: 0, (30,)), idle.mib) == (30, 50)
     with pytest.raises(gp.OutOfMemoryError, match=r"memory\.max \(asked by a job\)") as caught:
-        jobs.queue.run(work, lambda: 0, 101)
+        jobs.queue.run(work, lambda: 0, (101,))
     assert (caught.value.requested, caught.value.limit, idle.mib) == (101 << 20, 100 << 20, 50)
     assert not isinstance(caught.value, TimeoutError)  # it never fits
     jobs.budget.uncharge(50 << 20)
@@ -180,9 +180,9 @@ def test_what_waits_for_a_group_holds_up_no_other_run(tmp_path):
         room.check(mib << 20, "a job")
         return mib
 
-    waiting = Worker(jobs.queue.run, work, lambda: 0, 50)
+    waiting = Worker(jobs.queue.run, work, lambda: 0, (50,))
     jobs.await_line(1)
-    assert jobs.queue.run(work, lambda: 0, 40) == 40
+    assert jobs.queue.run(work, lambda: 0, (40,)) == 40
     (tmp_path / "new").write_text(str(50 << 20))
     (tmp_path / "new").replace(tmp_path / "memory.current")
     assert waiting.result() == 50
