@@ -192,10 +192,9 @@ GP_INLINE void add_rows(const enum gp_term term, const float *const *rows, const
 /* Columns of which a few rows fill what is fetched at a time; fewer are mostly all that rows have. */
 #define WIDE 128
 
-/* Add the terms of n rows of w columns; where f32 does not hold the sum, f64 does. */
-GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n, int64_t w, double *sum)
+/* The sums of the terms of n rows of w columns, in f32. */
+GP_INLINE void sum_rows(enum gp_term term, const float *const *rows, int64_t n, int64_t w, float *part)
 {
-    float part[GP_MOST_COLUMNS];
     const int64_t ahead = w > WIDE ? 0 : GP_COLUMN_ROWS * w;
     int64_t i = 0;
     memset(part, 0, (size_t)((w + GP_VL - 1) / GP_VL * GP_VL) * sizeof *part);
@@ -206,6 +205,13 @@ GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n,
     case 2: add_rows(term, rows + i, rows + i, ahead, 2, w, part); break;
     case 1: add_rows(term, rows + i, rows + i, ahead, 1, w, part); break;
     }
+}
+
+/* Add the terms of n rows of w columns; where f32 does not hold the sum, f64 does. */
+GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n, int64_t w, double *sum)
+{
+    float part[GP_MOST_COLUMNS];
+    sum_rows(term, rows, n, w, part);
     if (are_sums_sound(term, part, w))
         for (int64_t j = 0; j < w; j++)
             sum[j] += part[j];
@@ -296,6 +302,31 @@ static void get_results(const reduce_params *p, const state *s, int64_t w, float
             results[j] = (float)s->sum[j];
 }
 
+/* The results of columns whose rows are so few that f32 adds them all up; 0 where it does not hold a sum. What f64 would
+ * do with the sums changes no bit. */
+GP_INLINE int reduce_few_rows(const enum gp_term term, const reduce_params *p, const float *src, int64_t w, float *results)
+{
+    const float *rows[GP_COLUMN_ROWS];
+    const double share = 1 / (double)p->npoints;
+    sum_rows(term, rows, gp_find_rows(&p->points, p->npoints, 0, src, rows), w, results);
+    if (!are_sums_sound(term, results, w))
+        return 0;
+    for (int64_t j = 0; p->finish == MEAN && j < w; j++)
+        results[j] = (float)(results[j] * share);
+    return 1;
+}
+
+static int find_few_rows(const reduce_params *p, const float *src, int64_t w, float *results)
+{
+    if (!p->by_column || p->npoints > GP_COLUMN_ROWS || p->finish == ROOT)
+        return 0;
+    switch ((enum reduce_term)p->term) {
+    case VALUE: return reduce_few_rows(GP_TERM_VALUE, p, src, w, results);
+    case ABS: return reduce_few_rows(GP_TERM_ABS, p, src, w, results);
+    default: return 0;
+    }
+}
+
 GP_DEFINE_KERNEL(f32_reduce)
 {
     const reduce_params *p = params;
@@ -308,11 +339,13 @@ GP_DEFINE_KERNEL(f32_reduce)
         int64_t at[GP_SPACE_OPERANDS];
         gp_offsets(&p->outer, task / tiles, at);
         const float *src = (const float *)args[0] + at[0] + first * p->width_stride[0];
-        state s;
         float results[GP_MOST_COLUMNS];
-        reset(p->term, w, &s);
-        scan(p, p->term, src, w, &s);
-        get_results(p, &s, w, results);
+        if (!find_few_rows(p, src, w, results)) {
+            state s;
+            reset(p->term, w, &s);
+            scan(p, p->term, src, w, &s);
+            get_results(p, &s, w, results);
+        }
         gp_emit(&sink, results, w, at[1] + first * p->width_stride[1], p->width_stride[1]);
     }
 }

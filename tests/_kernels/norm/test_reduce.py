@@ -62,6 +62,7 @@ def test_every_reduction_has_a_reference():
         ((1,), (0,)), ((5,), ()), ((5, 7, 3), (1,)), ((5, 7, 3), (0, 2)), ((3, 4, 5, 6), (1, 2)), ((40, 130), (0,)),
         ((40, 130), (1,)), ((3, 5000), (1,)), ((6, 9, 11), (0, 1, 2)), ((0, 3), (0,)), ((3, 0), (1,)), ((0, 3), (1,)),
         ((100, 10), (1,)), ((70, 17), (1,)), ((65, 64), (1,)), ((5, 33, 3), (0, 2)),
+        ((3, 1030), (0,)), ((2, 12, 70), (1,)),
     ],
     ids=str,
 )  # fmt: skip
@@ -147,6 +148,18 @@ def test_special_values(axis, isa):
     x = rows if axis == 1 else np.ascontiguousarray(rows.T)
     for name in ("sum", "mean", "max", "min", "l1", "l2"):
         check(name, x, (axis,), isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", ["sum", "mean", "l1"])
+def test_sums_of_a_few_rows_that_f32_does_not_hold(name, isa):
+    x = np.ones((4, 70), np.float32)
+    x[:, 5] = 3e38, 3e38, -3e38, -2.9e38
+    x[:, 66] = 3e38, 3e38, 1, -3e38
+    x[:, 67] = -0.0
+    if name == "l1":
+        x /= 8
+    check(name, x, (0,), isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)
