@@ -56,7 +56,7 @@ JOINED = {
 }
 """Kinds with parameters that are joined to one factor and one summand, or that meet gates, and the ports of these."""
 
-SCALED = {"LayerNorm": 1, "RMSNorm": 1}
+SCALED = {"LayerNorm": 1, "LayerNormBackward": 4, "RMSNorm": 1}
 """Kinds that multiply numbers that may round to 0 by a parameter, and its port."""
 
 NARROW = frozenset({"bf16", "f16", "f8_e4m3", "f8_e5m2"})
