@@ -387,10 +387,10 @@ class ModelForms(ModelRun):
                         form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned, steps,
                         None if request is None else request.key,
                     )  # fmt: skip
+                    made.inner_bound(prepares=True)
                 if is_planned:  # of those that are it is told when all are there
                     made.refused = room.worse(made.refused)
-                made.inner_bound(prepares=True)
-                if not is_planned:  # of those that are it is done when all are there
+                else:  # of those that are it is done when all are there
                     self._settle(made)
             except BaseException as error:
                 if made is not None:

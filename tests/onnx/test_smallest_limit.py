@@ -243,6 +243,23 @@ def test_a_run_behind_a_search_finds_room_in_the_limit_that_its_refusal_names():
     assert [refused(limit) for limit in (least - 1, least)] == [least, None]
 
 
+def test_what_compiling_computes_hides_nothing_that_a_run_takes_behind_a_search():
+    """The numbers of a slice find no room beside the weights, which are all that the limit has room for."""
+    weights = {"table": RNG.standard_normal((64, 200)).astype(np.float32), "last": np.array([1]), "zero": np.array([0])}
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["found"]), helper.make_node("Gather", ["found", "last"], ["place"], axis=0),
+        helper.make_node("Squeeze", ["place", "zero"], ["places"]),
+        helper.make_node("Gather", ["table", "places"], ["rows"], axis=0), helper.make_node("Exp", ["rows"], ["y"]),
+    ]  # fmt: skip
+    model = model_of(nodes, weights).SerializeToString()
+    what, least = refusal(model, 1)
+    assert what == "load"
+    what, enough = refusal(model, least)
+    assert what == "run"
+    assert enough > least + weights["table"].nbytes
+    assert refusal(model, enough) is None
+
+
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_a_first_run_that_finds_no_room_is_compiled_once(name):
     case = UNKNOWN[name]
