@@ -342,7 +342,8 @@ class MemoryQueue(JobRunner, Locked):
                 others_nbytes += facts.pop("spare_nbytes", 0)
                 facts["smallest_limit"] = max(facts["smallest_limit"] - others_nbytes, 0)
                 is_too_large = facts["smallest_limit"] > self._budget.limit
-                if is_too_large and me.seems_too_large:
+                is_sure = me.seems_too_large or (not others_nbytes and monotonic() >= end_s)
+                if is_too_large and is_sure:
                     raise OutOfMemoryError(_describe("does not fit an idle engine", facts), **facts)
                 me.seems_too_large = is_too_large
                 if is_too_large:  # or others were giving something back: once more

@@ -576,3 +576,23 @@ def test_a_pickled_engine_waits_as_the_first_one_does():
 
     with gp.Engine(on_pressure="wait", pressure_timeout_s=2.5) as engine, pickle.loads(pickle.dumps(engine)) as other:
         assert (other.on_pressure, other.pressure_timeout_s) == ("wait", 2.5)
+
+
+@pytest.mark.parametrize("held", [0, 30])
+def test_what_never_fits_is_no_timeout_where_nobody_holds_anything(held):
+    """A job without time to wait, which comes to what it is refused in two steps."""
+    jobs = Jobs(100, timeout_s=0)
+    jobs.budget.charge(held, holder="somebody")
+
+    def work():
+        jobs.budget.charge(50, holder="first")
+        try:
+            jobs.budget.charge(80, holder="second")
+        finally:
+            jobs.budget.uncharge(50)
+
+    with pytest.raises(gp.OutOfMemoryError) as caught:
+        jobs.queue.run(work, lambda: 0)
+    assert isinstance(caught.value, gp.MemoryTimeoutError) == bool(held)
+    assert ("does not fit an idle engine" in str(caught.value)) == (not held)
+    assert caught.value.smallest_limit == 130
