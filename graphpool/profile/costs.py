@@ -230,7 +230,11 @@ def _record(executable: Executable, inputs: Mapping[str, Any], threads: int, rep
     try:
         executable.run(inputs)
         # a thread takes a step in few tens of pieces, each a share of what is left
-        pieces = sum(min(call.ntasks, 64 * threads) for program in programs for call in program.calls)
+        pieces = sum(
+            min(call.ntasks, 64 * threads) * max(trips, 1)
+            for program in programs
+            for call, trips in zip(program.calls, program.loops.trips(), strict=True)
+        )
         with trace(capacity=max(1, repeats * pieces)) as recorded:
             for _ in range(repeats):
                 executable.run(inputs)

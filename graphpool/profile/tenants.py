@@ -92,6 +92,22 @@ def _host_of(piece: TracedStep) -> str:
     return piece.op or piece.name
 
 
+def by_number(steps: Iterable[TracedStep]) -> dict[int, list[TracedStep]]:
+    """The steps of a run by their position in the program: of those that ran once for each slice, all by start."""
+    found: dict[int, list[TracedStep]] = {}
+    for step in sorted(steps, key=lambda step: step.start_ns):
+        found.setdefault(step.step, []).append(step)
+    return found
+
+
+def find_uses(traced: Mapping[int, Sequence[TracedStep]], users: Iterable[int]) -> list[list[TracedStep]]:
+    """The steps that used a temporary, apart for each time that it was written anew: what only one slice needs is."""
+    found = [traced[k] for k in users if k in traced]
+    if len({len(trips) for trips in found}) == 1:
+        return [list(used) for used in zip(*found, strict=True)]
+    return [[step for trips in found for step in trips]] if found else []
+
+
 def _take(coming: deque[Run] | None, reached: int) -> Run:
     """The first of the runs that began since then; those before go too."""
     while coming:
@@ -141,11 +157,10 @@ def _inside(form: Executable, runs: Sequence[Run], number: Mapping[int, int]) ->
         compiled = step.compiled
         if compiled is None or compiled.primitive is None or compiled.program is None:
             continue
-        at, traced = form.offsets.get(~position, 0), {one.step: one for one in run}
+        at, traced = form.offsets.get(~position, 0), by_number(run)
         details, (buffers, _) = compiled.primitive.details, compiled.primitive.buffers_of(compiled.program.serial)
         for (offset, nbytes, users), made in zip(buffers, details.tensors, strict=True):
-            used = [traced[k] for k in users if k in traced]
-            if used and nbytes:
+            for used in find_uses(traced, users) if nbytes else ():
                 yield _tenant(_describe(form, compiled, made, used[0]), at + offset, nbytes, used, number)
 
 

@@ -97,7 +97,11 @@ def _describe_work(runs: Sequence[tuple[TracedStep, ...]]) -> str:
     found: dict[int, list[TracedStep]] = {}
     for step in (step for run in runs for step in run):
         found.setdefault(step.step, []).append(step)
-    tasks = [(statistics.median(s.work_ns for s in steps) / 1e9, max(steps[0].ntasks, 1)) for steps in found.values()]
+    tasks = [
+        (statistics.median(s.work_ns for s in steps) / 1e9, max(steps[0].ntasks, 1))
+        for steps in found.values()
+        for _ in range(len(steps) // len(runs))  # once for each slice of a batch
+    ]
     work, span = sum(time for time, _ in tasks), sum(time / ntasks for time, ntasks in tasks)
     times = [sum(time / ntasks * -(-ntasks // threads) for time, ntasks in tasks) for threads in _THREADS]
     shared = ", ".join(f"{time:.4g} on {threads}" for time, threads in zip(times, _THREADS, strict=True))

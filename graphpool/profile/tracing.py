@@ -14,7 +14,7 @@ from ..errors import InvalidArgumentError, StateError, check_count, explain
 from ..runtime._trace import Recorder
 from ..runtime.primitive import primitive_of
 from ..schedule import Simulation
-from .tenants import find_tenants, match_runs, name_host
+from .tenants import by_number, find_tenants, find_uses, match_runs, name_host
 
 if TYPE_CHECKING:
     import os
@@ -55,6 +55,8 @@ class TracedStep:
         ONNX model have the names of their nodes.
     work_ns : int
         Time of all pieces together, whichever threads they ran on. Unit: nanoseconds.
+    trip : int
+        Which slice of a batch it was, of a step that runs once for each; else 0.
     """
 
     name: str
@@ -70,6 +72,7 @@ class TracedStep:
     end_ns: int
     op: str = ""
     work_ns: int = 0
+    trip: int = 0
 
 
 class Trace:
@@ -353,14 +356,17 @@ def trace_runs(model: Model, inputs: Mapping[str, Any], runs: int = 1, warm_up: 
 def as_simulation(steps: tuple[TracedStep, ...]) -> Simulation:
     """A measured run as a timeline in seconds from its start; nodes are positions in the program."""
     origin = min(step.start_ns for step in steps)
-    times = {s.step: ((s.start_ns - origin) / _NS_PER_S, (s.end_ns - origin) / _NS_PER_S) for s in steps}
     streams: dict[int, list[tuple[tuple[int, ...], float, float]]] = {}
     for step in steps:
-        streams.setdefault(step.stream, []).append(((step.step,), *times[step.step]))
-    names = [""] * (max(times) + 1)
-    for step in steps:
+        span = (step.start_ns - origin) / _NS_PER_S, (step.end_ns - origin) / _NS_PER_S
+        streams.setdefault(step.stream, []).append(((step.step,), *span))
+    names = [""] * (max(step.step for step in steps) + 1)
+    start: dict[int, float] = {}
+    end: dict[int, float] = {}
+    for step in sorted(steps, key=lambda step: step.start_ns):
         names[step.step] = step.kind
-    start, end = ({step: span[k] for step, span in times.items()} for k in (0, 1))
+        start.setdefault(step.step, (step.start_ns - origin) / _NS_PER_S)
+        end[step.step] = (step.end_ns - origin) / _NS_PER_S
     return Simulation(max(end.values()), start, end, dict(sorted(streams.items())), tuple(names))
 
 
@@ -369,16 +375,15 @@ def _measure_run(steps: tuple[TracedStep, ...]) -> Footprint:
     primitive = primitive_of(steps[0].program)
     if primitive is None:
         raise StateError(explain("the program of this run is gone", hint="keep the model until the trace is read"))
-    times = {step.step: (step.start_ns, step.end_ns) for step in steps}
     buffers, arena_nbytes = primitive.buffers_of(steps[0].program)
-    return measure_footprint(buffers, times, arena_nbytes)
+    return measure_footprint(buffers, by_number(steps), arena_nbytes)
 
 
 def _read(recorder: Recorder) -> list[TracedStep]:
     """The steps that the slices are pieces of, and the host functions."""
-    pieces: dict[tuple[int, int, int], list[tuple[int, ...]]] = {}
+    pieces: dict[tuple[int, int, int, int], list[tuple[int, ...]]] = {}
     for piece in recorder.slices():
-        pieces.setdefault((piece[1], piece[0], piece[3]), []).append(piece)
+        pieces.setdefault((piece[1], piece[0], piece[3], piece[8]), []).append(piece)
     steps = [_join(found) for found in pieces.values()]
     for name, thread, start, end in recorder.notes:
         steps.append(TracedStep(name, "host function", 0, 0, 0, thread, 0, 1, 1, start, end, "", end - start))
@@ -395,7 +400,8 @@ def _join(pieces: list[tuple[int, ...]]) -> TracedStep:
     nthreads, ntasks = len({piece[4] for piece in pieces}), sum(piece[5] for piece in pieces)
     start, end = min(piece[6] for piece in pieces), max(piece[7] for piece in pieces)
     work = sum(piece[7] - piece[6] for piece in pieces)
-    return TracedStep(name, kind, program, run, step, thread, stream, nthreads, ntasks, start, end, "", work)
+    trip = pieces[0][8]
+    return TracedStep(name, kind, program, run, step, thread, stream, nthreads, ntasks, start, end, "", work, trip)
 
 
 def _meta(what: str, process: int, track: int, name: str) -> dict[str, Any]:
@@ -412,7 +418,7 @@ def _slice(step: TracedStep, process: int, origin: int) -> dict[str, Any]:
         "dur": (step.end_ns - step.start_ns) / _NS_PER_US,
         "args": {
             "kind": step.kind, "kernel": step.name, "step": step.step, "run": step.run, "program": step.program,
-            "threads": step.nthreads, "tasks": step.ntasks,
+            "threads": step.nthreads, "tasks": step.ntasks, "trip": step.trip,
         },
     }  # fmt: skip
 
@@ -489,14 +495,16 @@ class Footprint:
 
 
 def measure_footprint(
-    buffers: Sequence[tuple[int, int, tuple[int, ...]]], times: Mapping[int, tuple[int, int]], arena_nbytes: int
+    buffers: Sequence[tuple[int, int, tuple[int, ...]]],
+    traced: Mapping[int, Sequence[TracedStep]],
+    arena_nbytes: int,
 ) -> Footprint:
-    """The footprint of a run by the start and end of its steps; `buffers` has (offset, size, steps) of temporaries."""
-    lives = []
-    for offset, nbytes, steps in buffers:
-        spans = [times[step] for step in steps if step in times]
-        if spans and nbytes:
-            lives.append((min(s for s, _ in spans), max(e for _, e in spans), offset, offset + nbytes))
+    """The footprint of a run by its steps, as of `by_number`; `buffers` has (offset, size, steps) of temporaries."""
+    lives = [
+        (min(step.start_ns for step in used), max(step.end_ns for step in used), offset, offset + nbytes)
+        for offset, nbytes, users in buffers
+        for used in (find_uses(traced, users) if nbytes else ())
+    ]
     return _measure_lives(lives, arena_nbytes)
 
 

@@ -13,6 +13,7 @@
     tensor_file.py  tensors in files, packed weights among them
     _stream.pyx     Stream, Event: an ordered queue of an engine, with a team of threads
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
+    _row_loops.pyx  RowLoops: those of its steps that run once for each slice of a batch
     outside_axis.py what a run raises when it has met an index outside the axis that it counts
     _variable.pyx   VariableProgram: what of a program changes with sizes that vary, and the programs for other sizes
     _streams.pyx    StreamLists: the same steps on several streams, which wait for one another

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t
 from graphpool._kernels.core._dispatch cimport gp_kernel_fn
 from graphpool._kernels.core._team cimport Team, gp_team
 
+from ._row_loops cimport Loop, RowLoops
 from ._streams cimport MAX_GROUPS, Group, StreamLists
 from ._trace cimport Recording
 
@@ -10,6 +11,7 @@ from ._trace cimport Recording
 cdef struct ArgRef:
     int64_t base      # index of a base pointer: 0 arena, 1 literals, 2 .. external tensors
     int64_t offset    # bytes from it
+    int64_t stride    # bytes from what one trip of a loop sees to what the next one does
 
 
 # What a run may need beside arguments, bits: BLAS, whose own threads must be kept out, and bytes of the arena.
@@ -38,7 +40,9 @@ cdef struct Step:
 # One run; lives on the stack of thread 0, the caller. Words that several threads change have lines of their own.
 cdef struct Run:
     const Step *steps
-    int64_t nsteps
+    const Loop *loops
+    int64_t nloops
+    int64_t nsteps          # those of each trip of a loop counted
     char **bases
     gp_team *team
     int64_t ngroups
@@ -63,6 +67,7 @@ cdef struct Run:
 cdef class Program:
     cdef Step *steps
     cdef ArgRef *args
+    cdef readonly RowLoops loops
     cdef int64_t nsteps
     cdef int64_t nargs
     cdef int64_t nliterals

@@ -5,6 +5,7 @@ from graphpool._kernels.core._team import Team
 from graphpool._kernels.core.call import KernelCall
 from graphpool.schedule.control import ListedCall
 
+from ._row_loops import RowLoops
 from ._streams import StreamLists
 
 ARENA: int
@@ -27,10 +28,12 @@ class Program:
         guards: Sequence[tuple[int, bool] | None] = (),
         scratch: Sequence[int] = (),
         streams: Sequence[Sequence[ListedCall]] = (),
+        loops: Sequence[tuple[int, int, int, Sequence[int]]] = (),
     ) -> None: ...
     def describe(self) -> list[tuple[Any, ...]]: ...
     def time_runs(self, addresses: Sequence[int], team: Team, repeats: int) -> list[int]: ...
     streams: Final[StreamLists | None]
+    loops: Final[RowLoops]
     serial: Final[int]
     nbases: Final[int]
     nthreads: Final[int]

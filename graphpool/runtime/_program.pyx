@@ -14,7 +14,7 @@ and between pieces of large ones, once LOOK_NS have passed, and again each LOOK_
 more. When a handler raises, as that of SIGINT does, all threads finish the tasks that they have taken; the run ends.
 """
 
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -24,6 +24,7 @@ from graphpool._kernels.core._team cimport (
 )
 from graphpool._atomic cimport gp_add
 
+from ._row_loops cimport RowLoops, find_step
 from ._streams cimport (
     GO_ON, MAX_GROUPS, STOP, TASK_BITS, WAKE, Group, Look, StreamLists, group_size_of, piece_of, range_of, share_of
 )
@@ -110,12 +111,23 @@ cdef bint is_interrupted(Run *run) noexcept nogil:
     return run.stopped
 
 
-cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int64_t thread) noexcept nogil:
+cdef const Step *step_at(const Run *run, int64_t k, int64_t *trip) noexcept nogil:
+    """Step `k` of a run, and the number of its trip: 0 outside of loops."""
+    return run.steps + find_step(run.loops, run.nloops, k, trip)
+
+
+cdef inline int64_t tasks_at(const Run *run, int64_t k) noexcept nogil:
+    cdef int64_t trip
+    return step_at(run, k, &trip).ntasks
+
+
+cdef void call_step(Run *run, int64_t k, int64_t begin, int64_t end, int64_t thread) noexcept nogil:
     cdef void *pointers[GP_MAX_ARGS]
+    cdef int64_t trip, j
+    cdef const Step *step = step_at(run, k, &trip)
     cdef char *scratch = run.bases[0] + step.scratch + thread * step.scratch_stride
-    cdef int64_t j
     for j in range(step.nargs):
-        pointers[j] = run.bases[step.args[j].base] + step.args[j].offset
+        pointers[j] = run.bases[step.args[j].base] + step.args[j].offset + trip * step.args[j].stride
     cdef Slice slice
     cdef int64_t status
     if run.recording == NULL:
@@ -123,7 +135,8 @@ cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int6
     else:
         jitter(run.recording)
         slice.program, slice.run, slice.thread = run.program, run.number, run.thread
-        slice.step, slice.thread_index, slice.ntasks = step - run.steps, thread, end - begin
+        slice.step, slice.ntasks = step - run.steps, end - begin
+        slice.thread_index, slice.trip = <int32_t>thread, <int32_t>trip
         slice.start_ns = gp_clock_ns()
         status = step.fn(step.params, pointers, begin, end, scratch)
         slice.end_ns = gp_clock_ns()
@@ -137,28 +150,33 @@ cdef bint is_due(char **bases, const Step *step) noexcept nogil:
     return step.guard == NO_GUARD or (bases[step.guard] != NULL) == step.wants_constant
 
 
+cdef inline bint is_due_at(const Run *run, int64_t k) noexcept nogil:
+    cdef int64_t trip
+    return is_due(<char **>run.bases, step_at(run, k, &trip))
+
+
 cdef void run_alone(Run *run, int64_t k, int64_t begin) noexcept nogil:
     """Run all steps from task `begin` of step `k` on."""
     while k < run.nsteps:
-        if is_due(run.bases, &run.steps[k]) and not run_step(run, &run.steps[k], begin):
+        if is_due_at(run, k) and not run_step(run, k, begin):
             return
         begin = 0
         k += 1
 
 
-cdef bint run_step(Run *run, const Step *step, int64_t begin) noexcept nogil:
-    """Run the tasks of a step from `begin` on; whether the run goes on.
+cdef bint run_step(Run *run, int64_t k, int64_t begin) noexcept nogil:
+    """Run the tasks of step `k` from `begin` on; whether the run goes on.
 
     Pieces double while they take less than a tick of the clock, since each one is a call of the kernel, and become
     smaller where they take long.
     """
-    cdef int64_t piece = piece_of(step.ntasks), start = gp_coarse_ns(), end, took
+    cdef int64_t ntasks = tasks_at(run, k), piece = piece_of(ntasks), start = gp_coarse_ns(), end, took
     while True:
-        end = min(begin + piece, step.ntasks)
-        call_step(run, step, begin, end, 0)
+        end = min(begin + piece, ntasks)
+        call_step(run, k, begin, end, 0)
         if is_interrupted(run):
             return False
-        if end == step.ntasks:
+        if end == ntasks:
             return True
         took = gp_coarse_ns() - start
         if took == 0:
@@ -174,11 +192,13 @@ cdef int64_t run_single_tasks(Run *run, int64_t k, int64_t thread) noexcept nogi
 
     A thread that is not the caller's leaves a step to all when it is time to look for signals: that wakes the caller.
     """
+    cdef int64_t ntasks
     while k < run.nsteps:
-        if is_due(run.bases, &run.steps[k]):
-            if run.steps[k].ntasks > 1 or (thread > 0 and run.steps[k].ntasks == 1 and is_late(run)):
+        if is_due_at(run, k):
+            ntasks = tasks_at(run, k)
+            if ntasks > 1 or (thread > 0 and ntasks == 1 and is_late(run)):
                 break
-            call_step(run, &run.steps[k], 0, run.steps[k].ntasks, thread)
+            call_step(run, k, 0, ntasks, thread)
             if thread == 0 and is_interrupted(run):
                 return run.nsteps
         k += 1
@@ -188,14 +208,14 @@ cdef int64_t run_single_tasks(Run *run, int64_t k, int64_t thread) noexcept nogi
 cdef int64_t run_trial(Run *run, int64_t k) noexcept nogil:
     """Run from step `k` on alone, in pieces that double, until TRIAL_NS have passed; the place arrived at."""
     cdef int64_t until = gp_clock_ns() + TRIAL_NS
-    cdef int64_t begin, end, piece
+    cdef int64_t begin, end, piece, ntasks
     while k < run.nsteps:
-        begin, piece = 0, 1
-        while begin < run.steps[k].ntasks:
+        begin, piece, ntasks = 0, 1, tasks_at(run, k)
+        while begin < ntasks:
             if gp_clock_ns() >= until:
                 return (k << TASK_BITS) | begin
-            end = min(begin + piece, run.steps[k].ntasks)
-            call_step(run, &run.steps[k], begin, end, 0)
+            end = min(begin + piece, ntasks)
+            call_step(run, k, begin, end, 0)
             begin, piece = end, 2 * piece
         k = run_single_tasks(run, k + 1, 0)
     return k << TASK_BITS
@@ -203,7 +223,7 @@ cdef int64_t run_trial(Run *run, int64_t k) noexcept nogil:
 
 cdef int64_t first_of(const Run *run, int64_t k, int64_t group) noexcept nogil:
     """Where the tasks of a group begin in step `k`, which every thread can tell; each of the first groups has one."""
-    return range_of(run.steps[k].ntasks, run.begin if k == run.first else 0, run.ngroups, group)
+    return range_of(tasks_at(run, k), run.begin if k == run.first else 0, run.ngroups, group)
 
 
 cdef void open_step(Run *run, int64_t k) noexcept nogil:
@@ -220,18 +240,17 @@ cdef void open_step(Run *run, int64_t k) noexcept nogil:
 cdef bint take_tasks(Run *run, int64_t k, int64_t number, int64_t thread) noexcept nogil:
     """Run tasks of step `k` that lie in the range of a group; whether there were any."""
     cdef Group *group = &run.groups[number]
-    cdef const Step *step = &run.steps[k]
-    cdef int64_t place = gp_team_load(&group.place), begin = place & (ONE_STEP - 1)
+    cdef int64_t place = gp_team_load(&group.place), begin = place & (ONE_STEP - 1), ntasks = tasks_at(run, k)
     cdef int64_t first = first_of(run, k, number), end = first_of(run, k, number + 1), n
     if place >> TASK_BITS != k or begin >= end:
         return False
-    n = share_of(begin, end, step.ntasks, run.group_size)
+    n = share_of(begin, end, ntasks, run.group_size)
     if not gp_team_cas(&group.place, place, place + n):
         return True     # somebody else took some; look again
-    call_step(run, step, begin, begin + n, thread)
+    call_step(run, k, begin, begin + n, thread)
     if gp_team_add(&group.done, n) == end - first:
         first = run.begin if k == run.first else 0
-        if gp_team_add(&run.nfinished, 1) == min(run.ngroups, step.ntasks - first):
+        if gp_team_add(&run.nfinished, 1) == min(run.ngroups, ntasks - first):
             open_step(run, run_single_tasks(run, k + 1, thread))
     return True
 
@@ -294,7 +313,7 @@ cdef int64_t gp_next_serial() noexcept:
 cdef int64_t call_numbered(void *context, int64_t number, int64_t begin, int64_t end, int64_t thread) noexcept nogil:
     """A step as a call of `StreamLists`; what a kernel refuses does not end the run."""
     cdef Run *run = <Run *>context
-    call_step(run, &run.steps[number], begin, end, thread)
+    call_step(run, number, begin, end, thread)
     return 0
 
 
@@ -308,7 +327,7 @@ cdef Look look(void *context, int64_t thread) noexcept nogil:
 
 cdef bint is_due_numbered(void *context, int64_t number) noexcept nogil:
     cdef Run *run = <Run *>context
-    return is_due(run.bases, &run.steps[number])
+    return is_due_at(run, number)
 
 
 cdef int refuse(Program program, compiled, int64_t step) except -1:
@@ -345,6 +364,10 @@ cdef class Program:
     streams : sequence of sequence of ListedCall, default=()
         The static list of each stream, its nodes the positions of the steps, which stand in issue order. Used when
         there are several threads; with none, and whenever the team is busy, the steps run one after another.
+    loops : sequence of (int, int, int, sequence of int), default=()
+        Of the steps from the first of these numbers up to the second, which run so many times, one trip after another:
+        bytes from where each of their arguments, in order, lies in a trip to where it lies in the next one. Ascending;
+        not with streams.
 
     Attributes
     ----------
@@ -375,7 +398,7 @@ cdef class Program:
     """
 
     def __init__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t threads=1, guards=(),
-                 scratch=(), streams=()):
+                 scratch=(), streams=(), loops=()):
         self.nargs = sum([len(args) for _, args in steps])
         self.serial = gp_next_serial()
         self.nsteps = len(steps)
@@ -400,6 +423,21 @@ cdef class Program:
         self.trials = TRIALS if self.nthreads > 1 else NEVER
         self.arena_nbytes = arena_nbytes
         self._fill(steps, guards, tuple(scratch) or self._append_scratch())
+        self._repeat(tuple(loops))
+
+    def _repeat(self, tuple loops):
+        cdef int64_t first, end, stride
+        cdef ArgRef *arg
+        if loops and self.streams is not None:
+            raise InvalidArgumentError(explain("loops of a program", accepted="none on streams", got=len(loops)))
+        self.loops = RowLoops(self.nsteps, [loop[:3] for loop in loops])
+        for first, end, _, strides in loops:
+            if len(strides) != sum([self.steps[k].nargs for k in range(first, end)]):
+                raise InvalidArgumentError(explain("strides of a loop", accepted="one an argument", got=len(strides)))
+            arg = <ArgRef *>self.steps[first].args
+            for stride in strides:
+                arg.stride = stride
+                arg += 1
 
     def _append_scratch(self):
         """Make the arena larger by scratch for every step, or, on one stream, for any one; its offset for each step."""
@@ -481,7 +519,12 @@ cdef class Program:
             streams = [[ListedCall((number,), waits, event) for number, waits, event in row] for row in rows]
         literals = PyBytes_FromStringAndSize(self.literals, self.nliterals)
         nexternals = self.nbases - FIRST_EXTERNAL
-        return Program, (steps, self.arena_nbytes, nexternals, literals, self.nthreads, guards, scratch, streams)
+        own = steps, self.arena_nbytes, nexternals, literals, self.nthreads, guards, scratch, streams
+        rows = [
+            (*row, [self.steps[k].args[j].stride for k in range(row[0], row[1]) for j in range(self.steps[k].nargs)])
+            for row in self.loops.rows()
+        ]
+        return Program, (*own, rows)
 
     def __dealloc__(self):
         free(self.steps)
@@ -493,7 +536,8 @@ cdef class Program:
     cdef int64_t run(self, char **bases, Team team) noexcept nogil:
         cdef Run run
         run.steps = self.steps
-        run.nsteps = self.nsteps
+        run.loops, run.nloops = self.loops.loops, self.loops.count
+        run.nsteps = self.loops.nturns
         run.bases = bases
         bases[1] = self.literals
         run.look_ns, run.stopped, run.refused = gp_coarse_ns() + LOOK_NS, 0, 0
@@ -560,18 +604,22 @@ cdef class Program:
         -------
         steps : list of tuple
             Kernel and instruction set, number of tasks, parameter block as bytes, (base, offset in bytes) of the
-            arguments, offset of the scratch and bytes from one thread's to the next's, guard.
+            arguments, offset of the scratch and bytes from one thread's to the next's, trips of its loop and the bytes
+            by which arguments move on, guard.
         """
         cdef int64_t k, j
         cdef Step *step
-        found = []
+        found, trips = [], self.loops.trips()
         for k in range(self.nsteps):
             step, call = &self.steps[k], self.calls[k]
             block = PyBytes_FromStringAndSize(<const char *>step.params, call.params.nbytes)
             args = tuple([(step.args[j].base, step.args[j].offset) for j in range(step.nargs)])
             scratch = (step.scratch, step.scratch_stride) if step.scratch_stride else None
             guard = None if step.guard == NO_GUARD else (step.guard, step.wants_constant)
-            found.append((f"{call.kernel.name}:{call.kernel.isa}", step.ntasks, block, args, scratch, guard))
+            loop = None
+            if trips[k]:
+                loop = trips[k], tuple([step.args[j].stride for j in range(step.nargs)])
+            found.append((f"{call.kernel.name}:{call.kernel.isa}", step.ntasks, block, args, scratch, loop, guard))
         return found
 
     def time_runs(self, addresses, Team team not None, int64_t repeats):
@@ -619,7 +667,7 @@ cdef class Program:
     @property
     def nbytes(self):
         """Memory of steps, arguments, literals and parameter blocks. Unit: bytes."""
-        own = self.nsteps * sizeof(Step) + self.nargs * sizeof(ArgRef) + self.nblocks
+        own = self.nsteps * sizeof(Step) + self.nargs * sizeof(ArgRef) + self.loops.nbytes + self.nblocks
         if self.borrows:
             return own
         return own + self.nliterals + sum([call.params.nbytes for call in self.calls])

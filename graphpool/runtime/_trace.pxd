@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 
 # What one thread did of one step of one run.
@@ -7,7 +7,8 @@ cdef struct Slice:
     int64_t run         # counts within the recording
     int64_t thread      # that called
     int64_t step
-    int64_t thread_index
+    int32_t thread_index
+    int32_t trip        # of the loop that the step is in, from 0 on
     int64_t ntasks
     int64_t start_ns
     int64_t end_ns

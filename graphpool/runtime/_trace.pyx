@@ -136,13 +136,13 @@ cdef class Recorder:
         self.notes.append((name, current_thread(), start_ns, end_ns))
 
     def slices(self):
-        """What was recorded: (program, run, thread, step, thread index, tasks, start, end), by the end."""
+        """What was recorded, by the end: (program, run, thread, step, thread index, tasks, start, end, trip)."""
         cdef int64_t i
         cdef Slice s
         found = []
         for i in range(min(gp_team_load(&self.recording.nslices), self.recording.capacity)):
             s = self.recording.slices[i]
-            found.append((s.program, s.run, s.thread, s.step, s.thread_index, s.ntasks, s.start_ns, s.end_ns))
+            found.append((s.program, s.run, s.thread, s.step, s.thread_index, s.ntasks, s.start_ns, s.end_ns, s.trip))
         return found
 
 

@@ -17,6 +17,8 @@ cdef struct Moved:
     int64_t home        # temporary in which it lies, or NONE
     int64_t offset      # the part that does not vary
     int64_t term        # the part that does, or NONE
+    int64_t stride      # bytes to where it lies in the next trip of a loop, and their term, or NONE
+    int64_t stride_term
 
 
 cdef struct Varied:
@@ -32,6 +34,7 @@ cdef class VariableProgram:
     cdef Patch *patches
     cdef Moved *moved
     cdef Varied *varied
+    cdef int64_t *trips         # of each loop: the term of its trips, or NONE
     cdef int64_t npatches, nmoved, nvaried, nblocks, nhomes
     cdef bytes blocks           # parameter blocks as they were compiled
     # Let an instance be for other sizes, with its temporaries where they are. No run of it may be going on.

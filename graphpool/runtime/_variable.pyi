@@ -10,7 +10,8 @@ class VariableProgram:
         self,
         program: Program,
         steps: Sequence[tuple[int, int, int | None, Sequence[tuple[int, str, Any]]]],
-        args: Sequence[tuple[int | None, int]],
+        args: Sequence[tuple[int | None, int, int]],
+        trips: Sequence[int] = (),
     ) -> None: ...
     def instance(self, values: SizeValues, offsets: Numbers, arena_nbytes: int) -> Program: ...
     @property

@@ -29,16 +29,18 @@ cdef class VariableProgram:
     steps : sequence of tuple
         Of each step: its number of tasks, the scratch of a thread in bytes, the number of the temporary that is its
         scratch or None, and the patches of its parameter block.
-    args : sequence of (int, int)
-        Of each argument, in order of the steps: the number of the temporary in which it lies or None, and its offset
-        there or from its base. Unit: bytes.
+    args : sequence of (int, int, int)
+        Of each argument, in order of the steps: the number of the temporary in which it lies or None, its offset there
+        or from its base, and how far it moves on from trip to trip of a loop. Unit: bytes.
+    trips : sequence of int, default=()
+        Of each loop.
 
     Notes
     -----
     Ownership: keeps the program, whose literals and constant parameter blocks all others use. Threads: immutable, safe.
     """
 
-    def __init__(self, Program program not None, steps, args):
+    def __init__(self, Program program not None, steps, args, trips=()):
         cdef int64_t k = 0, n
         cdef list blocks = []
         self.program = program
@@ -46,9 +48,10 @@ cdef class VariableProgram:
         self.patches = <Patch *>calloc(self.npatches + 1, sizeof(Patch))
         self.moved = <Moved *>calloc(len(args) + 1, sizeof(Moved))
         self.varied = <Varied *>calloc(len(steps) + 1, sizeof(Varied))
-        if self.patches == NULL or self.moved == NULL or self.varied == NULL:
+        self.trips = <int64_t *>calloc(program.loops.count + 1, sizeof(int64_t))
+        if self.patches == NULL or self.moved == NULL or self.varied == NULL or self.trips == NULL:
             raise MemoryError()
-        homes = [home for _, _, home, _ in steps] + [home for home, _ in args]
+        homes = [home for _, _, home, _ in steps] + [home for home, _, _ in args]
         self.nhomes = max([home + 1 for home in homes if home is not None], default=0)
         for n, (ntasks, scratch_nbytes, home, patches) in enumerate(steps):
             term, stride = term_of(ntasks), term_of(aligned(scratch_nbytes))
@@ -65,16 +68,20 @@ cdef class VariableProgram:
                 blocks.append(bytes(block).ljust(aligned(len(block)), b"\0"))
                 self.nblocks += len(blocks[-1])
         self.blocks = b"".join(blocks)
-        for n, (home, offset) in enumerate(args):
-            if home is not None or term_of(offset) != NONE:
-                term = term_of(offset)
-                self.moved[self.nmoved] = Moved(n, NONE if home is None else home, offset if term == NONE else 0, term)
+        for n, (home, offset, pace) in enumerate(args):
+            term, stride = term_of(offset), term_of(pace)
+            if home is not None or term != NONE or stride != NONE:
+                self.moved[self.nmoved] = Moved(n, NONE if home is None else home, offset if term == NONE else 0, term,
+                                                pace if stride == NONE else 0, stride)
                 self.nmoved += 1
+        for n, count in enumerate(trips):
+            self.trips[n] = term_of(count)
 
     def __dealloc__(self):
         free(self.patches)
         free(self.moved)
         free(self.varied)
+        free(self.trips)
 
     def __reduce__(self):
         return _restore, (
@@ -82,13 +89,15 @@ cdef class VariableProgram:
             (<char *>self.patches)[: self.npatches * sizeof(Patch)],
             (<char *>self.moved)[: self.nmoved * sizeof(Moved)],
             (<char *>self.varied)[: self.nvaried * sizeof(Varied)],
+            (<char *>self.trips)[: self.program.loops.count * sizeof(int64_t)],
             self.blocks,
         )
 
     @property
     def instance_nbytes(self):
         """Memory of a program for other sizes, `Program.nbytes`. Unit: bytes."""
-        return self.program.nsteps * sizeof(Step) + self.program.nargs * sizeof(ArgRef) + self.nblocks
+        cdef Program made = self.program
+        return made.nsteps * sizeof(Step) + made.nargs * sizeof(ArgRef) + made.loops.nbytes + self.nblocks
 
     def instance(self, SizeValues values not None, Numbers offsets not None, int64_t arena_nbytes):
         """The program for other sizes.
@@ -112,7 +121,7 @@ cdef class VariableProgram:
             raise StateError(explain("offsets of temporaries", accepted=f"{self.nhomes} at least", got=offsets.count))
         made.origin, made.borrows = origin, True
         made.literals, made.nliterals = origin.literals, origin.nliterals
-        made.nargs, made.nsteps = origin.nargs, origin.nsteps
+        made.nargs, made.nsteps, made.loops = origin.nargs, origin.nsteps, origin.loops.copy()
         made.nbases, made.nthreads = origin.nbases, origin.nthreads
         made.calls, made.always, made.ever = origin.calls, origin.always, origin.ever
         made.trials, made.arena_nbytes = origin.trials, arena_nbytes
@@ -144,6 +153,13 @@ cdef class VariableProgram:
                 moved.offset + (0 if moved.term == NONE else values.values[moved.term])
                 + (0 if moved.home == NONE else offsets.numbers[moved.home])
             )
+            made.args[moved.number].stride = (
+                moved.stride if moved.stride_term == NONE else values.values[moved.stride_term]
+            )
+        for k in range(made.loops.count):
+            if self.trips[k] != NONE:
+                made.loops.loops[k].trips = values.values[self.trips[k]]
+        made.loops.count_turns()
         for k in range(self.nvaried):
             varied = self.varied[k]
             n = varied.number
@@ -176,16 +192,18 @@ cdef class VariableProgram:
         return 0
 
 
-def _restore(Program program, bytes patches, bytes moved, bytes varied, bytes blocks):
+def _restore(Program program, bytes patches, bytes moved, bytes varied, bytes trips, bytes blocks):
     """What `VariableProgram.__reduce__` describes, on the same build."""
     cdef VariableProgram made = VariableProgram(program, (), ())
     cdef int64_t k
     free(made.patches)
     free(made.moved)
     free(made.varied)
+    free(made.trips)
     made.patches, made.npatches = <Patch *>copied(patches), len(patches) // sizeof(Patch)
     made.moved, made.nmoved = <Moved *>copied(moved), len(moved) // sizeof(Moved)
     made.varied, made.nvaried = <Varied *>copied(varied), len(varied) // sizeof(Varied)
+    made.trips = <int64_t *>copied(trips)
     made.blocks, made.nblocks = blocks, len(blocks)
     for k in range(made.nmoved):
         made.nhomes = max(made.nhomes, made.moved[k].home + 1)

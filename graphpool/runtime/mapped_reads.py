@@ -157,7 +157,7 @@ def rows_read(program: Program, has_packed: bool) -> dict[int, int | None]:
     there: no step runs that stands for one that is not. Unit: bytes. Cost: about a microsecond a step.
     """
     found: dict[int, int | None] = {}
-    for (_, _, block, args, _, guard), call in zip(program.describe(), program.calls, strict=True):
+    for (_, _, block, args, _, _, guard), call in zip(program.describe(), program.calls, strict=True):
         if has_packed and guard is not None and not guard[1]:
             continue
         for number, (base, _) in enumerate(args):

@@ -3,7 +3,7 @@ import pytest
 
 import graphpool as gp
 from graphpool.profile import trace
-from graphpool.profile.tracing import measure_footprint
+from graphpool.profile.tracing import TracedStep, measure_footprint
 from tests.cases.unknown_sizes import MODELS
 from tests.helpers.tower_model import tower_model
 
@@ -18,11 +18,22 @@ def test_the_footprint_stays_below_the_arena(model, inputs):
 
 
 def test_bytes_that_are_shared_in_place_count_once():
-    times = {0: (0, 10), 1: (10, 20), 2: (20, 30)}
-    footprint = measure_footprint([(0, 100, (0, 1)), (0, 100, (1, 2)), (64, 72, (1,)), (500, 8, (7,))], times, 640)
+    traced = {k: [_step(k, 10 * k)] for k in range(3)}
+    footprint = measure_footprint([(0, 100, (0, 1)), (0, 100, (1, 2)), (64, 72, (1,)), (500, 8, (7,))], traced, 640)
     assert footprint.times_ns == (0, 10, 20, 30)
     assert footprint.nbytes == (100, 136, 100, 0)
     assert (footprint.peak_nbytes, footprint.arena_nbytes) == (136, 640)
+
+
+def test_what_one_slice_needs_counts_while_that_slice_runs():
+    traced = {0: [_step(0, 0)], 1: [_step(1, 10, 0), _step(1, 30, 1)], 2: [_step(2, 20, 0), _step(2, 40, 1)]}
+    footprint = measure_footprint([(0, 8, (0, 1)), (64, 16, (1, 2)), (128, 32, (2,))], traced, 640)
+    assert footprint.times_ns == (0, 10, 20, 30, 40, 50)
+    assert footprint.nbytes == (8, 24, 56, 24, 48, 0)
+
+
+def _step(number, start, trip=0):
+    return TracedStep("", "", 1, 1, number, 0, 0, 1, 1, start, start + 10, trip=trip)
 
 
 def test_the_footprint_needs_its_program(inputs):

@@ -30,8 +30,8 @@ def test_every_task_of_every_step_is_recorded_once(recorder):
         recorder.stop()
         job.run(stream)  # recorded no more
         tasks = {}
-        for serial, run, thread, step, thread_index, ntasks, start, end in recorder.slices():
-            assert (serial, thread) == (program.serial, threading.get_ident())
+        for serial, run, thread, step, thread_index, ntasks, start, end, trip in recorder.slices():
+            assert (serial, thread, trip) == (program.serial, threading.get_ident(), 0)
             assert 0 <= thread_index < 3
             assert begin <= start <= end <= clock_ns()
             tasks[run, step] = tasks.get((run, step), 0) + ntasks

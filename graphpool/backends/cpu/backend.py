@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter, deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from .emit.rules import lower_group
 from .key import structural_key
 from .layout.channels import choose_channels_last
 from .layout.opaque import choose_layout, layout_id_of, opaque_nbytes, strides_of, weight_layout_of
+from .layout.slices import find_slices
 from .layout.widths import find_wide
 from .lower.lowering import Lowering
 from .match.groups import make_groups
@@ -242,7 +244,8 @@ def make_primitive(
     """
     start, appends = time.perf_counter(), appends or {}
     threads, planner = engine.threads, engine.planner
-    lowering, now, plan = place_steps(relowering(partition, inputs, outputs, threads, appends), options)
+    is_sliced = options.policy in ("auto", "sequential") or not options.may_be_parallel(threads)
+    lowering, now, plan = place_steps(relowering(partition, inputs, outputs, threads, appends, is_sliced), options)
     schedule = plan.schedule if plan.is_parallel else None
     nports = len(inputs) + len(outputs)
     linked = link(lowering, nports, threads, schedule, planner)
@@ -335,13 +338,14 @@ def relowering(
     outputs: Sequence[LogicalTensor],
     threads: int,
     appends: Mapping[int, int] | None = None,
+    is_sliced: bool = False,
 ) -> Relowering:
     """The partition with its ports settled, to be lowered once with each choice of merges."""
     ops, prefer, fpmath = partition.ops, partition.prefer, partition.fpmath
 
     @functools.cache
     def relower(merges: tuple[tuple[int, ...], ...]) -> Lowering:
-        return lower(ops, inputs, outputs, prefer, fpmath, merges, appends, threads)
+        return lower(ops, inputs, outputs, prefer, fpmath, merges, appends, threads, is_sliced)
 
     return Relowering(relower, ops, (len(inputs), len(outputs)), threads)
 
@@ -355,10 +359,12 @@ def lower(
     merges: Collection[tuple[int, ...]] = (),
     appends: Mapping[int, int] | None = None,
     threads: int = 1,
+    is_sliced: bool = False,
 ) -> Lowering:
     """The steps of a partition; each of `merges` names the convolutions of one image that one call computes.
 
-    Each input in `appends` lies at the beginning of the output there. `threads` share each step.
+    Each input in `appends` lies at the beginning of the output there. `threads` share each step. With `is_sliced` some
+    steps take some rows of a batch at a time, where that pays.
     """
     results = {tensor.id for tensor in outputs}
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
@@ -370,9 +376,12 @@ def lower(
     groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
     dtypes |= dict.fromkeys(find_wide(ops, groups, dtypes, results), DataType.F32)
-    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath, appends, threads)
+    slices = find_slices(ops, groups, shapes, inputs, outputs, threads) if is_sliced and not appends else []
+    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath, appends, threads, slices)
     lowering.kinds = {op.id: op.kind for op in ops}
-    fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, groups)}
+    sliced = {id(group): run for run in slices for group in run.groups}
+    free = [group for group in groups if id(group) not in sliced]
+    fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, free)}
     lowering.horizontal_fusions = tuple(fusions)
     merged = {op_id: fusions[ids] for ids in merges for op_id in ids}
     for op in reversed(ops):
@@ -381,11 +390,13 @@ def lower(
         if op.kind == "ScatterElements" and op.outputs[0].id in (appends or {}).values():
             lowering.settle_under(op.inputs[0].id, op.outputs[0].id)
     place_concat_inputs(lowering, ops, groups)
-    for group in groups:
-        lowering.op_id = group.first.id
-        alike = merged.get(group.first.id)
-        if alike is None:
-            lower_group(lowering, group)
-        elif group.first.id == alike.op_ids[0]:
-            emit_horizontal_fusion(lowering, alike)
+    for run, members in groupby(groups, key=lambda group: sliced.get(id(group))):
+        with nullcontext() if run is None else lowering.sliced(run):
+            for group in members:
+                lowering.op_id = group.first.id
+                alike = merged.get(group.first.id)
+                if alike is None:
+                    lower_group(lowering, group)
+                elif group.first.id == alike.op_ids[0]:
+                    emit_horizontal_fusion(lowering, alike)
     return lowering

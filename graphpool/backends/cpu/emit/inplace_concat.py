@@ -83,7 +83,7 @@ def _is_free(lowering: Lowering, part: int, result: int, makers: Mapping[int, Gr
     if group is None or lowering.place(part) is not None or lowering.home(part) is not None:
         return False
     is_alike = lowering.order_of(part) == lowering.order_of(result) and lowering.dtypes[part] is lowering.dtypes[result]
-    return is_alike and group.first.kind not in _VIEWS
+    return is_alike and lowering.may_lie_within(part, result) and group.first.kind not in _VIEWS
 
 
 def _may_have_gaps(part: int, makers: Mapping[int, Group], readers: Readers) -> bool:

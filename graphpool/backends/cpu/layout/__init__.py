@@ -5,4 +5,5 @@ packed.py    those of constant weights
 channels.py  which regions of images lie channels last
 widths.py    which tensors of f16 lie as f32
 images.py    the axes of images, whatever their format
+slices.py    which groups take some rows of a batch at a time
 """

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import replace
 
 from ...._sizes import hint_of, is_variable
 from ....errors import UnsupportedError, explain
-from ....runtime._program import FIRST_EXTERNAL
+from ....runtime._program import ARENA, FIRST_EXTERNAL
 from ....typing import DataType, LayoutType, PropertyType, dense_strides
 from ..layout.opaque import layout_id_of, strides_of, weight_layout_of
-from .steps import Emitter, Step
+from .steps import Emitter, RowLoop, Step
 from .values import Buffer, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ....graph.logical_tensor import LogicalTensor
     from ..layout.packed import WeightLayout
+    from ..layout.slices import Slices
 
 __all__ = ["Lowering"]
 
@@ -42,6 +44,8 @@ class Lowering(Emitter):
         Ids of outputs by those of inputs that lie at their beginning, in the same memory.
     threads : int, default=1
         That share each step.
+    slices : sequence of Slices
+        What is lowered for some rows at a time: the shapes of what lies between their groups are those of a slice.
     """
 
     def __init__(
@@ -55,14 +59,18 @@ class Lowering(Emitter):
         fpmath: str = "strict",
         appends: Mapping[int, int] | None = None,
         threads: int = 1,
+        slices: Sequence[Slices] = (),
     ) -> None:
         first_output = FIRST_EXTERNAL + len(inputs)
         super().__init__(first_output + len(outputs))
         self.prefer = prefer
         self.fpmath = fpmath
         self.threads = threads
-        self.shapes = shapes
+        self._inner = {i: run.count for run in slices for i in run.made - run.kept}
+        self.shapes = {**shapes, **{i: (count, *shapes[i][1:]) for i, count in self._inner.items()}}
         self.dtypes = dtypes
+        self.loops: list[RowLoop] = []
+        self._run_of = {tensor_id: number for number, run in enumerate(slices) for tensor_id in run.made}
         self.kinds: dict[int, str] = {}  # by op id, after all rewrites
         self.horizontal_fusions: tuple[tuple[int, ...], ...] = ()  # ids of convolutions that one call could compute
         self.free = frozenset(tensor.id for tensor in inputs if tensor.layout is LayoutType.ANY)
@@ -76,6 +84,7 @@ class Lowering(Emitter):
             value = self._values[source]
             self._values[source] = value._replace(buffer=replace(value.buffer, within=self._targets[result].buffer))
         self._homes: dict[int, Value] = {}
+        self._of_slices: dict[int, Value] = {}  # what nobody else reads
 
     def with_hints(self) -> Lowering:
         """The same steps for the sizes that there are now, as plain numbers: what costs are estimated by."""
@@ -87,12 +96,14 @@ class Lowering(Emitter):
             for step in self.steps
         ]
         found.shapes = {tensor_id: tuple(map(hint_of, shape)) for tensor_id, shape in self.shapes.items()}
+        found.loops = [loop.with_hints() for loop in self.loops]
         return found
 
     def held_tensors(self) -> dict[Buffer, int]:
         """The tensor that each buffer holds first: of the whole of it, or else of a part."""
         found: dict[Buffer, int] = {}
-        for tensor_id, value in sorted(self._values.items(), key=lambda item: item[1].buffer.within is not None):
+        values = {**self._of_slices, **self._values}
+        for tensor_id, value in sorted(values.items(), key=lambda item: item[1].buffer.within is not None):
             found.setdefault(value.buffer.whole, tensor_id)
         return found
 
@@ -215,6 +226,50 @@ class Lowering(Emitter):
                 )
             self.move(result, place)
         self._values[tensor_id] = place
+
+    def may_lie_within(self, tensor_id: int, other_id: int) -> bool:
+        """Whether there is as much of the other tensor at a time: the same slices make both, or none does."""
+        is_part = other_id in self._inner and tensor_id not in self._inner
+        return not is_part and self._run_of.get(tensor_id) == self._run_of.get(other_id)
+
+    @contextmanager
+    def sliced(self, run: Slices) -> Iterator[None]:
+        """Let what is emitted inside see the first slice of what others made or read, and run once for each slice."""
+        outer = self.shapes, self._values, self._targets, self._homes, self._arranged
+        wholes = {i: self._whole(i) for i in run.kept}
+        buffers = {value.buffer.whole for value in wholes.values()}
+        paces: dict[Buffer, int] = {}
+
+        def first(value: Value) -> Value:
+            """The first slice, as memory that moves on from trip to trip."""
+            part = value.cut(0, 0, run.count)
+            part = part._replace(buffer=replace(value.buffer, within=value.buffer))
+            paces[part.buffer] = value.dtype.nbytes(run.count * value.strides[0])
+            return part
+
+        seen = {*run.read, *run.kept}
+        self.shapes = {**self.shapes, **{i: (run.count, *self.shapes[i][1:]) for i in seen}}
+        self._values = {**self._values, **{i: first(self._values[i]) for i in run.read}}
+        self._targets = {i: first(value) for i, value in wholes.items()}
+        homes = {i: home for i, home in self._homes.items() if i in run.made}
+        self._homes = {
+            i: first(home) if home.buffer.base != ARENA or home.buffer.whole in buffers else home
+            for i, home in homes.items()
+        }
+        self._arranged = {}
+        begin = len(self.steps)
+        yield
+        values = self._values
+        self.shapes, self._values, self._targets, self._homes, self._arranged = outer
+        self._values |= wholes
+        self._of_slices |= {i: values[i] for i in run.made - run.kept if i in values}
+        if len(self.steps) > begin:
+            self.loops.append(RowLoop(begin, len(self.steps), run.trips, paces))
+
+    def _whole(self, tensor_id: int) -> Value:
+        """Where a tensor goes that slices make and others read."""
+        place = self._targets.get(tensor_id) or self._homes.get(tensor_id)
+        return place or self.temporary(self.shapes[tensor_id], self.dtypes[tensor_id], self.order_of(tensor_id))
 
     def is_constant(self, value: Value) -> bool:
         """Whether the value is a constant input, or a view of one."""

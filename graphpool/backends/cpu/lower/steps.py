@@ -14,6 +14,7 @@ from graphpool._dataclasses import NamedTuple, dataclass
 from ...._kernels.eltwise.eltwise import EltwiseBuilder
 from ...._kernels.move.index import gather, scatter
 from ...._kernels.move.move import copy, gen_index
+from ...._sizes import hint_of
 from ....errors import UnsupportedError, explain
 from ....runtime._program import ARENA, LITERALS
 from ....typing import DataType, dense_strides
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     Restore = Callable[["Emitter", Value], None]
 
-__all__ = ["Emitter", "PackedConstant", "Step"]
+__all__ = ["Emitter", "PackedConstant", "RowLoop", "Step"]
 
 T = TypeVar("T")
 
@@ -59,6 +60,34 @@ class Step(NamedTuple):
     guard: tuple[int, bool] | None = None
     scratch: Buffer | None = None
     rewrites: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowLoop:
+    """Consecutive steps, from number `begin` up to `end`, that run once for each slice of the rows: so many `trips`.
+
+    Values in a buffer of `paces`, or within one, move on by so many bytes from trip to trip; all others stay.
+    """
+
+    begin: int
+    end: int
+    trips: int
+    paces: Mapping[Buffer, int]
+
+    def moves(self, buffer: Buffer) -> bool:
+        """Whether what lies in a buffer is another slice in each trip, though perhaps at the same place."""
+        return buffer in self.paces or (buffer.within is not None and self.moves(buffer.within))
+
+    def pace(self, buffer: Buffer) -> int:
+        """How far what lies in a buffer moves on. Unit: bytes."""
+        if buffer in self.paces:
+            return self.paces[buffer]
+        return 0 if buffer.within is None else self.pace(buffer.within)
+
+    def with_hints(self) -> RowLoop:
+        """The loop for the sizes that there are now."""
+        paces = {buffer: hint_of(nbytes) for buffer, nbytes in self.paces.items()}
+        return RowLoop(self.begin, self.end, hint_of(self.trips), paces)
 
 
 @dataclass(frozen=True, slots=True)

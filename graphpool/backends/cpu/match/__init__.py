@@ -9,4 +9,5 @@ compressed.py          constant weights of 8 or 4 bits, read as they are
 swaps.py               ops that change places: moves of bytes, reshapes, quantisation in front of concatenation
 pads.py                zeros around images that become pads of convolutions
 undone.py              quantisation that undoes what is in front of it
+rows.py                which ops compute rows that do not see one another
 """

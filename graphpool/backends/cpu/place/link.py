@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ....runtime.temporaries import Temporaries
     from ....schedule import Schedule
     from ..lower.lowering import Lowering
-    from ..lower.steps import PackedConstant, Restore
+    from ..lower.steps import PackedConstant, Restore, RowLoop
     from ..lower.values import Value
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
@@ -48,6 +48,7 @@ class LinkedProgram:
     temporaries: Temporaries
     sequential: Temporaries
     places: Sequence[int]
+    loops: Sequence[RowLoop] = ()
 
     def buffers(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
         """The offset, the size and the steps of each buffer."""
@@ -74,12 +75,20 @@ class LinkedProgram:
             (call.ntasks, call.scratch_nbytes, None if scratch is None else number_of[scratch], call.patches)
             for call, scratch in [(step.call, step.scratch) for step in self.steps]
         ]
+        paces = [0] * sum([len(step.args) for step in self.steps])
+        for loop in self.loops:
+            first = sum([len(step.args) for step in self.steps[: loop.begin]])
+            own = _paces(loop, self.steps)
+            paces[first : first + len(own)] = own
+        values = [value for step in self.steps for value in step.args]
         args = [
-            (number_of[buffer.whole], offset) if buffer.base == ARENA else (None, buffer.offset + offset)
-            for step in self.steps
-            for buffer, offset in [(value.buffer, value.dtype.nbytes(value.offset)) for value in step.args]
+            (number_of[buffer.whole], offset, pace) if buffer.base == ARENA else (None, buffer.offset + offset, pace)
+            for buffer, offset, pace in [
+                (value.buffer, value.dtype.nbytes(value.offset), pace)
+                for value, pace in zip(values, paces, strict=True)
+            ]
         ]
-        return VariableProgram(self.program, entries, args)
+        return VariableProgram(self.program, entries, args, [loop.trips for loop in self.loops])
 
 
 def link(
@@ -93,7 +102,7 @@ def link(
     lists = () if schedule is None else _renumber(stream_lists(schedule), order)
     nthreads = count_threads([step.call for step in lowering.steps], threads, len(lists))
     lowered = _with_scratch(lowering.steps, nthreads)
-    temporaries = find_temporaries(lowered, schedule, planner)
+    temporaries = find_temporaries(lowered, schedule, planner, lowering.loops)
     sequential = temporaries if schedule is None else _sequential(lowering, threads, planner)
     places, arena_nbytes = temporaries.plan()
     offsets = temporaries.offsets(places)
@@ -101,8 +110,15 @@ def link(
     guards = [step.guard for step in steps]
     nexternals = nports + len(lowering.packed)
     placed, scratch = _place(steps, offsets), _place_scratch(steps, offsets)
-    program = Program(placed, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists)
-    return LinkedProgram(program, order, steps, temporaries, sequential, places)
+    hinted = [loop.with_hints() for loop in lowering.loops]
+    loops = [(loop.begin, loop.end, loop.trips, _paces(loop, steps)) for loop in hinted]
+    program = Program(placed, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists, loops)
+    return LinkedProgram(program, order, steps, temporaries, sequential, places, lowering.loops)
+
+
+def _paces(loop: RowLoop, steps: Sequence[Step]) -> list[int]:
+    """How far each argument of the steps of a loop moves on from trip to trip. Unit: bytes."""
+    return [loop.pace(value.buffer) for step in steps[loop.begin : loop.end] for value in step.args]
 
 
 def _sequential(lowering: Lowering, threads: int, planner: Planner | None) -> Temporaries:

@@ -12,7 +12,7 @@ from graphpool._dataclasses import dataclass, replace
 from graphpool.fork import cached_property
 
 from ....runtime.costs import has_costs, stage_latencies
-from ....runtime.scheduling import MIN_MEASURED_GAIN, chosen_policy
+from ....runtime.scheduling import MIN_MEASURED_GAIN, SEQUENTIAL, chosen_policy
 from ....schedule import Run
 from .streams import StepGraph, measured_latency, schedule_steps, schedule_units, step_cost
 
@@ -59,6 +59,7 @@ class Relowering:
 def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Lowering, Lowering, StepPlan]:
     """The steps of a partition, the same for the sizes that there are now, and how they are placed on streams."""
     plain, ports = partition.hinted(()), (partition.ops, partition.nports, partition.threads)
+    options = SEQUENTIAL if plain.loops else options
     signature, merges = None, None
     if plain.horizontal_fusions and options.may_be_parallel(partition.threads):
         steps = StepGraph.of(plain, *ports)

@@ -20,17 +20,22 @@ if TYPE_CHECKING:
     from ....graph.logical_tensor import LogicalTensor
     from ....memory import Planner
     from ....schedule import Schedule
-    from ..lower.steps import Step
+    from ..lower.steps import RowLoop, Step
     from ..lower.values import Buffer, Value
 
 __all__ = ["ALIGNMENT", "find_inplace_ports", "find_temporaries", "uses_of"]
 
 
 def find_temporaries(
-    steps: Sequence[Step], schedule: Schedule | None = None, planner: Planner | None = None
+    steps: Sequence[Step],
+    schedule: Schedule | None = None,
+    planner: Planner | None = None,
+    loops: Sequence[RowLoop] = (),
 ) -> Temporaries:
     """The temporaries of steps in the order in which they were lowered."""
     uses = uses_of(steps)
+    for loop in loops:
+        _extend(uses, steps, loop)
     homes = _share(steps, uses, _precedes(schedule))
     used: dict[Buffer, list[int]] = {}
     for buffer, steps_of in uses.items():
@@ -38,6 +43,16 @@ def find_temporaries(
     number_of = {home: number for number, home in enumerate(used)}
     numbers = {buffer: number_of[home] for buffer, home in homes.items()}
     return Temporaries(numbers, [home.nbytes for home in used], list(used.values()), schedule, planner)
+
+
+def _extend(uses: dict[Buffer, list[int]], steps: Sequence[Step], loop: RowLoop) -> None:
+    """Let what a loop shares with other steps, or whose rows its trips take in turns, live through all of its trips."""
+    args = [value.buffer for step in steps[loop.begin : loop.end] for value in step.args]
+    moving = {buffer.whole for buffer in args if loop.moves(buffer)}
+    for buffer, numbers in uses.items():
+        is_outside = numbers[0] < loop.begin or numbers[-1] >= loop.end
+        if (is_outside and any(loop.begin <= n < loop.end for n in numbers)) or buffer in moving:
+            uses[buffer] = sorted([*numbers, loop.begin, loop.end - 1])
 
 
 def _precedes(schedule: Schedule | None) -> Callable[[int, int], bool]:
@@ -90,7 +105,7 @@ def _is_aligned(step: Step, source: Buffer) -> bool:
     return all(
         _geometry_of(value) == geometry
         for number, value in enumerate(step.args)
-        if number != step.in_place[0] and value.buffer.whole is source
+        if number != step.in_place[0] and value.buffer.whole is source.whole
     )
 
 
