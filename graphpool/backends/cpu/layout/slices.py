@@ -52,6 +52,10 @@ than 2 % of a run could be seen; in MiniLM, of whose rows few leave a cache, sli
 _LEAST_NBYTES = 1 << 16
 """What is alive of a row that is worth a trip: as much as main memory moves in the time of some steps."""
 
+_MOST_TRIPS, _MOST_DIVISOR = 1 << 20, 1024
+"""Groups that a run takes, each trip counted, of the four million steps that a run may have; and parts of a batch whose
+number is known that are tried."""
+
 _LEAST_BATCH = 16
 """Rows for which it is decided where their number varies: few are no slower, and the next shape may have many."""
 
@@ -93,7 +97,7 @@ def find_slices(
 ) -> list[Slices]:
     """Runs of groups of these ops, disjoint and in order, that take less time by slices, on so many threads.
 
-    Cost: linear in the ops, times the square of the divisors of the batch.
+    Cost: linear in the ops, times the divisors of the batch.
     """
     whole = {t.id for t in inputs if t.property is PropertyType.CONSTANT} | {
         t.id for t in (*inputs, *outputs) if t.layout not in (LayoutType.STRIDED, LayoutType.UNDEF)
@@ -215,6 +219,12 @@ class _Path:
             found.append((during, sum(alive.values())))
         return found
 
+    @property
+    def leaves_caches(self) -> bool:
+        """Whether the batch does not lie in the second cache, and trips are worth while, at some site."""
+        most = max(during for during, _ in self._alive)
+        return most >= _LEAST_NBYTES and most * self.batch > l2_nbytes()
+
     def fastest(self, counts: Sequence[int]) -> list[int]:
         """For each site one of the counts, the first of which is the batch."""
         times = dict.fromkeys(counts, 0.0)
@@ -260,8 +270,13 @@ def _cut(
     """The slices of consecutive groups with so many rows."""
     varies = is_variable(rows)
     batch = max(hint_of(rows), _LEAST_BATCH) if varies else rows
-    counts = [batch, *([1] if varies else [n for n in range(1, batch // 2 + 1) if batch % n == 0])]
-    path = zip(sites, _Path(sites, last_reads, batch, threads).fastest(counts), strict=True)
+    most = _MOST_TRIPS // len(groups)
+    ways = _Path(sites, last_reads, batch, threads)
+    trips = [batch] if varies else [n for n in range(2, min(batch, most, _MOST_DIVISOR) + 1) if batch % n == 0]
+    chosen = ways.fastest([batch, *[batch // n for n in trips]]) if ways.leaves_caches else [batch] * len(sites)
+    if varies and set(chosen) != {batch} and rows > most:
+        return []
+    path = zip(sites, chosen, strict=True)
     found = []
     for count, stretch in groupby(path, key=lambda item: item[1]):
         numbers = [number for number, _ in stretch]
@@ -271,5 +286,5 @@ def _cut(
             read = frozenset().union(*[site.read for site in own]) - made
             kept = frozenset(i for i in made if last_reads.get(i, -1) > numbers[-1])
             members = tuple(groups[number] for number in numbers)
-            found.append(Slices(members, count, rows // count, read, made, kept))
+            found.append(Slices(members, count, rows if varies else rows // count, read, made, kept))
     return found

@@ -25,6 +25,7 @@ def choose(monkeypatch):
     def use(pick):
         for cache in (gp.cache.compiled_partition_cache(), gp.cache.primitive_cache()):
             cache.clear()
+        monkeypatch.setattr(slices._Path, "leaves_caches", True)
         monkeypatch.setattr(slices._Path, "fastest", lambda path, counts: [pick(counts) for _ in path.sites])
 
     return use
@@ -285,3 +286,13 @@ def test_streams_that_were_asked_for_have_the_whole_batch(choose):
         for policy, is_sliced in (("auto", True), ("sequential", True), ("list", False)):
             with gp.onnx.load(images(4), engine=engine, schedule=policy, streams=2) as model:
                 assert any(trips_of(model, draw(4))) == is_sliced
+
+
+def test_more_images_than_a_run_has_trips_for_stay_together(choose, monkeypatch):
+    choose(one)
+    monkeypatch.setattr(slices, "_MOST_TRIPS", 64)
+    with gp.Engine("cpu", threads=1) as engine, gp.onnx.load(images("n"), engine=engine) as model:
+        for batch, is_sliced in ((4, True), (60, False), (5, True)):
+            assert any(trips_of(model, draw(batch))) == is_sliced
+            expected = ReferenceEvaluator(onnx.load_from_string(images(batch))).run(None, {"x": draw(batch)})[0]
+            np.testing.assert_allclose(model.run({"x": draw(batch)})["y"], expected, rtol=1e-4, atol=1e-4)
