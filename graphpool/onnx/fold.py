@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +32,11 @@ def is_kept(node: Node, inputs: Sequence[Value | None] = ()) -> bool:
 
     One that would blow a quantised weight up is, but not where `inputs` say that it gives a single number.
     """
-    if node.op_type == "DequantizeLinear":
-        return not inputs or inputs[0] is None or not inputs[0].is_known or inputs[0].content.size != 1
-    return node.op_type in _KEPT or not (node.domain == "" or node.domain.startswith("ai.onnx"))
+    if node.op_type in _KEPT or not (node.domain == "" or node.domain.startswith("ai.onnx")):
+        return True
+    if node.op_type != "DequantizeLinear":
+        return False
+    return not inputs or inputs[0] is None or not inputs[0].is_known or inputs[0].content.size != 1
 
 
 def find_host_function(
@@ -93,8 +96,13 @@ def _frozen(content: Any) -> Any:
 def fold_constants(
     source: OnnxModel, nodes: Sequence[Node], constants: Mapping[str, Any]
 ) -> tuple[list[Node], dict[str, Any]]:
-    """The nodes that depend on the model's inputs, and the constants with what the others compute."""
+    """The nodes that depend on the model's inputs, and the constants with what the others compute.
+
+    A content goes when the last node that reads it was computed: weights may pass through several types.
+    """
     left: list[Node] = []
+    readers = Counter(name for node in nodes for name in {*node.input, *node.captured})
+    readers.update(port.name for port in source.outputs)
     values = {name: Value(content=content) for name, content in constants.items()}
     done: dict[Any, list[Any]] = {}
     for node in nodes:
@@ -117,6 +125,10 @@ def fold_constants(
         source.bounds.left_nbytes -= sum(map(deep_nbytes, contents))
         found = zip(node.output, contents, strict=True)
         values |= {name: Value(content=content) for name, content in found if name}
+        for name in read:
+            readers[name] -= 1
+            if not readers[name]:
+                del values[name]
     return left, {name: value.content for name, value in values.items()}
 
 

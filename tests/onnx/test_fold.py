@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -224,3 +225,25 @@ def test_what_was_computed_before_is_not_computed_again(monkeypatch):
     assert computed == ["Neg a", "Neg c", "f32", "f64"]
     assert {name: found[name].tolist() for name in names[:3]} == {"-a": [-1, -2], "-b": [-1, -2], "-c": [-2, -1]}
     assert [found[name].dtype for name in names[3:]] == [np.float32, np.float64]
+
+
+def test_contents_on_the_way_to_others_go_when_they_were_read(monkeypatch):
+    alive, found = [], []
+
+    def watched(source, node, *rest):
+        alive.append(sum(ref() is not None for ref in found))
+        contents = compute(source, node, *rest)
+        found.extend(map(weakref.ref, contents))
+        return contents
+
+    compute = fold.compute
+    monkeypatch.setattr(fold, "compute", watched)
+    nodes = [helper.make_node("Neg", [f"x{k}"], [f"x{k + 1}"]) for k in range(6)]
+    tensor = numpy_helper.from_array(np.arange(1000, dtype=np.float32), "x0")
+    shown = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1000]) for name in ("x2", "x6")]
+    graph = helper.make_graph(nodes, "g", [], shown, [tensor])
+    with gp.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)) as loaded:
+        results = loaded.run({})
+    assert max(alive) <= 3  # one that is an output, one that is read, and what was computed before
+    np.testing.assert_array_equal(results["x6"], np.arange(1000))
+    np.testing.assert_array_equal(results["x2"], np.arange(1000))

@@ -189,6 +189,7 @@ def of_rare_nodes():
     given = {
         "half": half, "scale": np.array(0.5, np.float32), "first": np.array(0.0), "last": np.array(2.0),
         "one": np.array(1.0), "at": np.array([1]), "pads": np.array([0, 1]), "table": half.astype(bfloat16),
+        "q16": np.array(300, np.uint16), "z16": np.array(299, np.uint16),
     }  # fmt: skip
     tensors = [numpy_helper.from_array(value, name) for name, value in given.items()]
     tensors += [
@@ -203,7 +204,8 @@ def of_rare_nodes():
         node("Cast", "table", outputs=("row",), to=TensorProto.FLOAT),
         node("Pad", "half", "pads", outputs=("padded",)),
         node("Gather", "padded", "at", outputs=("last_one",)),
-        node("Sum", "x", "four", "eight", "range", "row", "last_one", outputs=("y",)),
+        node("DequantizeLinear", "q16", "scale", "z16", outputs=("sixteen",), domain="com.microsoft"),
+        node("Sum", "x", "four", "eight", "range", "row", "last_one", "sixteen", outputs=("y",)),
         node("Gather", "t", "at", outputs=("column",), axis=1),
         node("LabelEncoder", "column", outputs=("label",), domain="ai.onnx.ml", keys_strings=["a", "b"],
              values_int64s=[3, 4]),
@@ -211,7 +213,7 @@ def of_rare_nodes():
     texts = helper.make_tensor_value_info("t", TensorProto.STRING, ["n", 2])
     label = helper.make_tensor_value_info("label", TensorProto.INT64, ["n", 1])
     graph = helper.make_graph(nodes, "graph", [X, texts], [Y, label], tensors)
-    imports = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 2)]
+    imports = [helper.make_opsetid(*pair) for pair in (("", 21), ("ai.onnx.ml", 2), ("com.microsoft", 1))]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
