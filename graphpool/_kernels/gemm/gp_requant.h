@@ -166,9 +166,8 @@ GP_INLINE int64_t gp_columns_left(const int is_whole, int64_t cols, int j)
     return is_whole ? GP_VL : cols > j * GP_VL ? cols - j * GP_VL : 0;
 }
 
-/* What rounds: 1.5 * 2^23, and its bits. */
+/* What rounds: 1.5 * 2^23. */
 #define GP_ROUNDING_SHIFT 12582912.0f
-#define GP_ROUNDING_BITS 0x4b400000
 
 /* Whether what is rounded last is no larger than integers are, since it has been bytes before, and bytes are all that is
  * added. */
@@ -267,7 +266,7 @@ GP_INLINE void gp_store_tile(const int rows, const int nv, const gp_rounding *r,
     else
         GP_EACH(i, rows)
             GP_EACH(j, nv)
-                acc[i][j] = (gp_vf)((gp_vi)gp_round_shifted(r, acc[i][j]) - GP_ROUNDING_BITS);
+                acc[i][j] = (gp_vf)gp_nearest_integers(gp_round_shifted(r, acc[i][j]) - GP_ROUNDING_SHIFT);
     if (nv == 2)
         GP_EACH(pair, (rows + 1) / 2) { /* of an odd number of rows the last one twice */
             const int i = 2 * pair, next = i + 1 < rows ? i + 1 : i;

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
-from graphpool._kernels.gemm.packed import PackedFormat, k_parts, pair_count, shift_count
+from graphpool._kernels.gemm.packed import LANES, PackedFormat, k_parts, pair_count, shift_count
 from graphpool._kernels.gemm.problem import MatmulProblem
 from graphpool._kernels.gemm.requant import Dynamic, Requant, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
@@ -429,6 +429,20 @@ def test_bytes_saturate_at_both_ends(isa, rounds_first, dtype, zero, clamp, scal
         out = run_checked(call, m * n, a, packed(b, "s8", isa), scales, dst_index=3, dtype=NUMPY[dtype])
         sums = a.astype(np.int64) @ b.astype(np.int64)
         np.testing.assert_array_equal(out.reshape(m, n), requantized(sums.astype(np.float32) * scales, requant))
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if LANES[isa] > 4])
+@pytest.mark.parametrize("rounds_first", [False, True])
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+def test_nan_in_whole_tiles_is_the_least_integer(isa, rounds_first, dtype):
+    m, n, k = 12, 64, 8
+    bias = np.zeros(n, np.float32)
+    bias[[1, 40]] = np.nan
+    requant = Requant(outer=Rounding(dtype, 0.5, 3, rounds_first))
+    call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", bias=True, requant=requant, isa=isa)
+    operands = np.zeros((m, k), np.uint8), packed(np.ones((k, n), np.int8), "s8", isa), np.ones(n, np.float32), bias
+    out = run_checked(call, m * n, *operands, dst_index=4, dtype=NUMPY[dtype]).reshape(m, n)
+    assert (out == np.where(np.isnan(bias), np.iinfo(NUMPY[dtype]).min, 3)).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)
