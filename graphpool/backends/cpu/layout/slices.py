@@ -22,7 +22,6 @@ from ....graph.shapes import conv_weight_axes
 from ....runtime.machine import (
     CACHED_NBYTES,
     MEMORY_BANDWIDTH,
-    SHARED_STEP_S,
     STEP_S,
     THREAD_BANDWIDTH,
     THREAD_FLOPS,
@@ -48,6 +47,14 @@ _L3_SPEED = 8
 _NOT_HIDDEN = 1 / 16
 """What of the time to read weights again is left where products hide it: for 400 MB of ResNet-50's, on AVX-512, no more
 than 2 % of a run could be seen; in MiniLM, of whose rows few leave a cache, slices lost 3 %."""
+
+_UNEVEN = 0.18
+"""By how much of the time of a product two threads wait for one another where they share one row; by less the more rows
+they share: on two threads an image of ResNet-50 takes 0.60 of the time on one, eight 0.51."""
+
+_WAIT_S = 28e-6
+"""What one step more takes where threads share it: on a busy machine one of them has to be woken for it. With the
+microsecond of a quiet machine slices on two threads lost there what they gain on one. Unit: seconds."""
 
 _LEAST_NBYTES = 1 << 16
 """What is alive of a row that is worth a trip: as much as main memory moves in the time of some steps."""
@@ -204,9 +211,10 @@ class _Path:
         self.sites = sites
         self.batch = batch
         self._alive = self._count_alive(last_reads)
+        self._threads, self._l2_nbytes = threads, threads * l2_nbytes()
         self._bandwidth = min(threads * THREAD_BANDWIDTH, MEMORY_BANDWIDTH)
         self._peak = threads * THREAD_FLOPS[isas()[-1]]
-        self._step_s = STEP_S + (SHARED_STEP_S if threads > 1 else 0.0)
+        self._step_s = STEP_S + (_WAIT_S if threads > 1 else 0.0)
 
     def _count_alive(self, last_reads: Mapping[int, int]) -> list[tuple[int, int]]:
         """Of each site the bytes of a row that are alive while it runs, and of those that are read behind it."""
@@ -221,9 +229,9 @@ class _Path:
 
     @property
     def leaves_caches(self) -> bool:
-        """Whether the batch does not lie in the second cache, and trips are worth while, at some site."""
+        """Whether the batch does not lie in the second caches, and trips are worth while, at some site."""
         most = max(during for during, _ in self._alive)
-        return most >= _LEAST_NBYTES and most * self.batch > l2_nbytes()
+        return most >= _LEAST_NBYTES and most * self.batch > self._l2_nbytes
 
     def fastest(self, counts: Sequence[int]) -> list[int]:
         """For each site one of the counts, the first of which is the batch."""
@@ -252,15 +260,16 @@ class _Path:
         if count != self.batch and during < _LEAST_NBYTES:
             return inf
         trips, own = self.batch // count, sum(site.read.values()) + sum(site.made.values())
-        arriving_s, hidden_s = site.whole_nbytes / self._bandwidth, site.flops * count / self._peak
-        again_s = max(arriving_s - hidden_s, arriving_s * _NOT_HIDDEN)
-        return self._moving_s(own * self.batch, during * count) + (trips - 1) * (again_s + self._step_s)
+        arriving_s, computing_s = site.whole_nbytes / self._bandwidth, site.flops * count / self._peak
+        again_s = max(arriving_s - computing_s, arriving_s * _NOT_HIDDEN)
+        waiting_s = trips * computing_s * _UNEVEN * (self._threads - 1) / count
+        return self._moving_s(own * self.batch, during * count) + (trips - 1) * (again_s + self._step_s) + waiting_s
 
     def _moving_s(self, nbytes: int, alive_nbytes: int) -> float:
         """Seconds to move so many bytes, while so many are alive: each cache has the share of them that it holds."""
         if not alive_nbytes:
             return 0.0
-        beyond_l2, beyond_l3 = (max(1 - cached / alive_nbytes, 0.0) for cached in (l2_nbytes(), CACHED_NBYTES))
+        beyond_l2, beyond_l3 = (max(1 - cached / alive_nbytes, 0.0) for cached in (self._l2_nbytes, CACHED_NBYTES))
         return nbytes / self._bandwidth * (beyond_l3 + beyond_l2 / _L3_SPEED)
 
 
