@@ -270,7 +270,8 @@ def make_primitive(
     inplace = [pair for pair in find_inplace_ports(lowering.steps, inputs, outputs, schedule) if pair[0] not in appends]
     inplace += appends.items()
     pairs = [(in_port[i], out_port[j]) for i, j in inplace]
-    names = [step.name for step in steps]
+    trips = linked.program.loops.trips()
+    names = [f"{step.name} by slices" if count else step.name for step, count in zip(steps, trips, strict=True)]
     step_ops = [position[step.op_id] for step in steps]
     parts = link_constants(lowering, threads)
     if compile_log.is_on():

@@ -278,6 +278,7 @@ def test_programs_with_loops_pickle(choose):
         steps = compiled.program.describe()
         assert pickle.loads(pickle.dumps(compiled.program)).describe() == steps
         assert all(loop[0] == 4 for *_, loop, _ in steps)
+        assert all(name.endswith(" by slices") for name in compiled.implementations)
 
 
 def test_streams_that_were_asked_for_have_the_whole_batch(choose):
