@@ -114,10 +114,24 @@ def find_slices(
     last_reads = {t.id: number for number, group in enumerate(groups) for op in _reads(group, own) for t in op.inputs}
     last_reads |= dict.fromkeys([tensor.id for tensor in outputs], len(groups))
     found: list[Slices] = []
-    for rows, stretch in groupby(enumerate(sites), key=lambda item: None if item[1] is None else item[1].rows):
-        if rows is not None:
-            chosen = {number: site for number, site in stretch if site is not None}
-            found += _cut(groups, chosen, shapes[groups[next(iter(chosen))].result][0], last_reads, threads)
+    for chosen in _stretches(sites):
+        found += _cut(groups, chosen, shapes[groups[next(iter(chosen))].result][0], last_reads, threads)
+    return found
+
+
+def _stretches(sites: Sequence[_Site | None]) -> list[dict[int, _Site]]:
+    """Sites by number, in stretches that may be one loop: with as many rows, none of which one reads as a whole."""
+    found: list[dict[int, _Site]] = []
+    rows, made = None, set[int]()
+    for number, site in enumerate(sites):
+        if site is None:
+            rows = None
+            continue
+        if site.rows != rows or not made.isdisjoint(site.whole):
+            found.append({})
+            rows, made = site.rows, set()
+        found[-1][number] = site
+        made.update(site.made)
     return found
 
 
@@ -126,15 +140,19 @@ class _Site:
     """A group whose rows do not see one another.
 
     `rows` is equal where groups have as many; `read` and `made` have the bytes of one row of what it reads row by row
-    and of what it computes, `whole_nbytes` are those that it reads as a whole. `flops` are those of the products of a
-    row.
+    and of what it computes, `whole` the bytes of what it reads as a whole. `flops` are those of the products of a row.
     """
 
     rows: Any
     read: dict[int, int]
     made: dict[int, int]
-    whole_nbytes: int
+    whole: dict[int, int]
     flops: int
+
+    @property
+    def whole_nbytes(self) -> int:
+        """What it reads as a whole. Unit: bytes."""
+        return sum(self.whole.values())
 
     @classmethod
     def of(cls, group: Group, shapes: Shapes, whole: Collection[int]) -> _Site | None:
@@ -166,7 +184,7 @@ class _Site:
         results = {tensor.id for tensor in group.outputs}
         made = {i: n if i in results else 0 for i, n in made.items()}  # others lie in no memory
         flops = _flops(group.anchor, shapes) if isinstance(group, AnchorGroup) else 0
-        return cls(rows, {i: n for i, n in read.items() if i not in made}, made, sum(given.values()), flops)
+        return cls(rows, {i: n for i, n in read.items() if i not in made}, made, given, flops)
 
 
 def _reads(group: Group, ops: Sequence[Op]) -> list[Op]:

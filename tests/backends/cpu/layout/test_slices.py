@@ -203,6 +203,24 @@ def test_what_sees_several_rows_ends_a_slice(choose):
     np.testing.assert_allclose(found["y"], expected, rtol=1e-4, atol=1e-4)
 
 
+def test_what_is_read_as_a_whole_is_made_before_the_slices_that_read_it(choose):
+    shapes = {"x": (3, 2, 3, 4), "column": (3, 1)}
+    proto = helper.make_model(
+        helper.make_graph(
+            [Node("Softplus", ["column"], ["made"]), Node("Min", ["x", "made"], ["y"])], "broadcast",
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 20)], ir_version=10,
+    ).SerializeToString()  # fmt: skip
+    rng = np.random.default_rng(6)
+    inputs = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    choose(one)
+    with gp.onnx.load(proto, threads=1) as model:
+        found = np.array(model.run(inputs)["y"])
+    np.testing.assert_allclose(found, np.minimum(inputs["x"], np.log1p(np.exp(inputs["column"]))), rtol=1e-6)
+
+
 def test_a_batch_that_varies_has_as_many_trips_as_images(choose):
     choose(one)
     with gp.Engine("cpu", threads=2) as engine, gp.onnx.load(images("n"), engine=engine) as model:
