@@ -211,8 +211,8 @@ def _flops(op: Op, shapes: Shapes) -> int:
         return 2 * result * x[-2 if op.attrs["transpose_a"] else -1]
     inner, outer, _ = conv_weight_axes(len(weights), op.attrs["weights_format"])
     if op.kind == "Convolution":
-        return 2 * result * prod(weights) // weights[outer]
-    return 2 * prod(x[1:]) * prod(weights) // weights[inner]
+        return 2 * result * prod(weights) // max(weights[outer], 1)
+    return 2 * prod(x[1:]) * prod(weights) // max(weights[inner], 1)
 
 
 def _nbytes(tensor: LogicalTensor, shape: Sequence[int]) -> int:
