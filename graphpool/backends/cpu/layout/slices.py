@@ -63,7 +63,7 @@ _MOST_TRIPS, _MOST_DIVISOR = 1 << 20, 1024
 """Groups that a run takes, each trip counted, of the four million steps that a run may have; and parts of a batch whose
 number is known that are tried."""
 
-_LEAST_BATCH = 16
+_ANY_BATCH = 16
 """Rows for which it is decided where their number varies: few are no slower, and the next shape may have many."""
 
 
@@ -164,8 +164,9 @@ class _Site:
         made: dict[int, int] = {}
         given: dict[int, int] = {}
         for op in _ops(group):
-            if any(tensor.dtype.bits < 8 for tensor in op.outputs):
-                return None
+            tensors = [*op.inputs, *op.outputs]
+            if any(tensor.dtype.bits < 8 or any(map(is_variable, shapes[tensor.id][1:])) for tensor in tensors):
+                return None  # rows begin within a byte, or what pays would be decided anew for each shape
             if all(tensor.id in without_rows for tensor in op.inputs):  # dequantises weights
                 given.update((tensor.id, _nbytes(tensor, shapes[tensor.id])) for tensor in op.inputs)
                 without_rows.update(tensor.id for tensor in op.outputs)
@@ -296,7 +297,7 @@ def _cut(
 ) -> list[Slices]:
     """The slices of consecutive groups with so many rows."""
     varies = is_variable(rows)
-    batch = max(hint_of(rows), _LEAST_BATCH) if varies else rows
+    batch = _ANY_BATCH if varies else rows
     most = _MOST_TRIPS // len(groups)
     ways = _Path(sites, last_reads, batch, threads)
     trips = [batch] if varies else [n for n in range(2, min(batch, most, _MOST_DIVISOR) + 1) if batch % n == 0]
