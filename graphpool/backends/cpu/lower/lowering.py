@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool._dataclasses import replace
 
-from ...._sizes import hint_of, is_variable
+from ...._sizes import hint_of, is_variable, key_of
 from ....errors import UnsupportedError, explain
 from ....runtime._program import ARENA, FIRST_EXTERNAL
 from ....typing import DataType, LayoutType, PropertyType, dense_strides
@@ -252,10 +252,11 @@ class Lowering(Emitter):
         self._values = {**self._values, **{i: first(self._values[i]) for i in run.read}}
         self._targets = {i: first(value) for i, value in wholes.items()}
         homes = {i: home for i, home in self._homes.items() if i in run.made}
-        self._homes = {
+        homes = {
             i: first(home) if home.buffer.base != ARENA or home.buffer.whole in buffers else home
             for i, home in homes.items()
-        }
+        }  # others that have all rows lie in what the slices do not write: a joined tensor that its output copies
+        self._homes = {i: home for i, home in homes.items() if key_of(home.shape[:1]) == (run.count,)}
         self._arranged = {}
         begin = len(self.steps)
         yield

@@ -221,6 +221,30 @@ def test_what_is_read_as_a_whole_is_made_before_the_slices_that_read_it(choose):
     np.testing.assert_allclose(found, np.minimum(inputs["x"], np.log1p(np.exp(inputs["column"]))), rtol=1e-6)
 
 
+@pytest.mark.parametrize("batch", [2, 5])
+def test_parts_of_a_joined_tensor_whose_output_lies_otherwise_are_those_of_a_slice(choose, batch):
+    shape, wide = (batch, 8, 5, 6), (batch, 16, 5, 6)
+    x, y = (gp.LogicalTensor(number, "s8", shape) for number in range(2))
+    a, b = (gp.LogicalTensor(number, "f32", shape) for number in range(2, 4))
+    joined, z = gp.LogicalTensor(4, "f32", wide), gp.LogicalTensor(5, "s8", wide, strides=(480, 1, 96, 16))
+    graph = gp.Graph()
+    graph.add_op(gp.Op(0, "Dequantize", [x], [a], scales=[0.5]))
+    graph.add_op(gp.Op(1, "Dequantize", [y], [b], scales=[0.5]))
+    graph.add_op(gp.Op(2, "Concat", [a, b], [joined], axis=1))
+    graph.add_op(gp.Op(3, "Quantize", [joined], [z], scales=[1.0]))
+    graph.finalize()
+    arrays = [np.random.default_rng(number).integers(-128, 128, shape, np.int8) for number in range(2)]
+    choose(one)
+    with gp.Engine("cpu", threads=1, allocator=GuardedResource()) as engine:
+        [partition] = graph.get_partitions()
+        with partition.compile([x, y], [z], engine) as compiled:
+            assert {*compiled.program.loops.trips()} == {batch}
+            inputs = [gp.Tensor(tensor, engine, array) for tensor, array in zip((x, y), arrays, strict=True)]
+            result = gp.Tensor(z, engine)
+            compiled.execute(gp.Stream(engine), inputs, [result])
+            np.testing.assert_array_equal(result.numpy(), np.rint(np.concatenate(arrays, 1) * 0.5))
+
+
 def test_a_batch_that_varies_has_as_many_trips_as_images(choose):
     choose(one)
     with gp.Engine("cpu", threads=2) as engine, gp.onnx.load(images("n"), engine=engine) as model:
