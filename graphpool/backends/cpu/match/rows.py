@@ -50,10 +50,13 @@ def _broadcast(op: Op, shapes: Shapes) -> Ports:
 
 
 def _scaled(op: Op, shapes: Shapes) -> Ports | None:
-    """Numbers along an axis that is not that of the rows."""
+    """A number for each index of an axis that is not that of the rows; of grouped weights there are more."""
     if op.attrs["qtype"] == "per_tensor":
         return _first(op, shapes)
-    return _along(op, shapes) if op.attrs["qtype"] == "per_channel" else None
+    if op.attrs["qtype"] != "per_channel":
+        return None
+    count = len(op.attrs["scales"]) if len(op.inputs) == 1 else shapes[op.inputs[1].id][0]
+    return _along(op, shapes) if key_of(count) == key_of(shapes[op.inputs[0].id][op.attrs["axis"]]) else None
 
 
 def _along(op: Op, shapes: Shapes) -> Ports | None:

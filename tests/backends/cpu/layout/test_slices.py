@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 import graphpool as gp
 from graphpool.backends.cpu.layout import slices
+from graphpool.backends.cpu.match.rows import ports_by_row
 from graphpool.profile import trace
 from tests.helpers.guard_pages import GuardedResource
 
@@ -243,6 +244,14 @@ def test_parts_of_a_joined_tensor_whose_output_lies_otherwise_are_those_of_a_sli
             result = gp.Tensor(z, engine)
             compiled.execute(gp.Stream(engine), inputs, [result])
             np.testing.assert_array_equal(result.numpy(), np.rint(np.concatenate(arrays, 1) * 0.5))
+
+
+@pytest.mark.parametrize(("count", "ports"), [(3, (True,)), (6, None)])
+def test_scales_of_groups_are_not_those_of_each_row(count, ports):
+    weights, result = (gp.LogicalTensor(k, dtype, (4, 3, 2, 2)) for k, dtype in enumerate(("s8", "f32")))
+    attrs = {"scales": [0.5] * count, "zps": [0] * count, "qtype": "per_channel", "axis": 1}
+    op = gp.Op(0, "Dequantize", [weights], [result], **attrs)
+    assert ports_by_row(op, {0: weights.shape, 1: result.shape}) == ports
 
 
 def test_a_batch_that_varies_has_as_many_trips_as_images(choose):
