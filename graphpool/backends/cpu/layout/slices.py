@@ -52,9 +52,10 @@ _UNEVEN = 0.18
 """By how much of the time of a product two threads wait for one another where they share one row; by less the more rows
 they share: on two threads an image of ResNet-50 takes 0.60 of the time on one, eight 0.51."""
 
-_WAIT_S = 28e-6
-"""What one step more takes where threads share it: on a busy machine one of them has to be woken for it. With the
-microsecond of a quiet machine slices on two threads lost there what they gain on one. Unit: seconds."""
+_WAIT_S = 5e-6
+"""What one step more takes where threads share it. On a quiet machine 1 to 28 us make no difference to the time, and
+the less it is the smaller are arenas; where others take processors away a thread may have to be woken. Unit: seconds.
+"""
 
 _LEAST_NBYTES = 1 << 16
 """What is alive of a row that is worth a trip: as much as main memory moves in the time of some steps."""
