@@ -24,6 +24,7 @@ from .lru import LruCache
 from .policies import Policy, make_policy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ..typing import MemoryResource
@@ -314,11 +315,7 @@ def packed_store() -> PackedStore | None:
     InvalidArgumentError
         The environment variable names no folder.
     """
-    with _caches.lock:
-        if not _caches.stores:
-            path = config.get("packed_store")
-            _caches.stores.append(None if path is None else open_folder(path))
-        return _caches.stores[0]
+    return _chosen(_caches.stores, lambda: _open_named(config.get("packed_store")))
 
 
 def program_store() -> PackedStore | None:
@@ -336,10 +333,19 @@ def program_store() -> PackedStore | None:
     store = packed_store()
     if store is not None:
         return store
+    return _chosen(_caches.programs, lambda: _open_programs(config.program_folder()))
+
+
+def _chosen(stores: list[PackedStore | None], find: Callable[[], PackedStore | None]) -> PackedStore | None:
+    """The store in use, which the first who asks finds."""
     with _caches.lock:
-        if not _caches.programs:
-            _caches.programs.append(_open_programs(config.program_folder()))
-        return _caches.programs[0]
+        if not stores:
+            stores.append(find())
+        return stores[0]
+
+
+def _open_named(path: str | None) -> PackedStore | None:
+    return None if path is None else open_folder(path)
 
 
 def _open_programs(path: str | None) -> PackedStore | None:

@@ -5,23 +5,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
-from graphpool.runtime.executable import Executable
 from graphpool.runtime.open_trips import OpenTrips
 from tests.onnx.test_loops import AGAIN, NUMBER, SAME, UNWRITTEN, body_of, floats, info, make, node, run_loop
-
-
-@pytest.fixture
-def runs(monkeypatch):
-    """How many runs of forms there were from Python."""
-    found, run = [], Executable.run
-
-    def note(self, *args, **options):
-        found.append(self)
-        return run(self, *args, **options)
-
-    monkeypatch.setattr(Executable, "run", note)
-    return found
-
 
 INT64, REAL = TensorProto.INT64, TensorProto.FLOAT
 

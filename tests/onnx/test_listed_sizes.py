@@ -5,24 +5,10 @@ import pytest
 from onnx import TensorProto
 
 import graphpool as gp
-from graphpool.runtime.executable import Executable
 from tests.onnx.test_loops import UNWRITTEN, body_of, floats, info, make, node
 
 INT64 = TensorProto.INT64
 FEW_RUNS = 6  # of the model, and where a decision comes out otherwise
-
-
-@pytest.fixture
-def runs(monkeypatch):
-    """How many runs of forms there were from Python."""
-    found, run = [], Executable.run
-
-    def note(self, *args, **options):
-        found.append(self)
-        return run(self, *args, **options)
-
-    monkeypatch.setattr(Executable, "run", note)
-    return found
 
 
 SUM = node("ReduceSum", ["rows", "zero"], ["row"], keepdims=0)
